@@ -1,0 +1,23 @@
+//! Vocabulary that two or more crates share, and the sources of nondeterminism.
+//!
+//! What may live here: types named in the public API of two crates, and the clock, the random
+//! generator and the task owner, so that a simulation can control them. No I/O.
+
+mod clock;
+mod context;
+mod ids;
+pub mod limits;
+mod name;
+mod rng;
+mod tasks;
+mod time;
+
+pub use clock::{Clock, ManualClock, SystemClock};
+pub use context::{Caller, Groups};
+pub use ids::{
+    ChunkId, DomainId, Epoch, GatewayId, InodeId, SessionId, TenantId, WorkspaceId,
+};
+pub use name::{Name, NameError};
+pub use rng::Rng;
+pub use tasks::Tasks;
+pub use time::Timestamp;

@@ -1,0 +1,52 @@
+//! Every limit of the system, with units and the reason for the number.
+
+/// Longest name of a directory entry, in bytes (NAME_MAX of Linux and POSIX).
+pub const NAME_BYTES_MAX: usize = 255;
+
+/// Longest symbolic link target, in bytes (PATH_MAX of Linux).
+pub const SYMLINK_BYTES_MAX: usize = 4096;
+
+/// Most hard links of one inode (what ext4 allows; a count needs a bound).
+pub const LINKS_MAX: u32 = 65_000;
+
+/// Longest key of the metadata store, in bytes (FoundationDB's limit).
+pub const KV_KEY_BYTES_MAX: usize = 10_000;
+
+/// Longest value of the metadata store, in bytes (FoundationDB's limit).
+pub const KV_VALUE_BYTES_MAX: usize = 100_000;
+
+/// Most affected bytes of one transaction (FoundationDB's limit).
+pub const KV_TRANSACTION_BYTES_MAX: usize = 10_000_000;
+
+/// Age at which a read version is too old, in milliseconds (FoundationDB's limit).
+pub const KV_TRANSACTION_AGE_MS_MAX: u64 = 5_000;
+
+/// Largest record accepted on the wire, in bytes: a 1 MiB WRITE and its headers.
+pub const RECORD_BYTES_MAX: usize = READ_BYTES_MAX + 64 * 1024;
+
+/// Most bytes one READ or WRITE carries. The Linux client takes at most 1 MiB.
+pub const READ_BYTES_MAX: usize = 1024 * 1024;
+
+/// Size of a file block unless the workspace says otherwise, in bytes.
+pub const BLOCK_BYTES_DEFAULT: u32 = 128 * 1024;
+
+/// Largest file that lives inside its attribute record, in bytes.
+pub const INLINE_FILE_BYTES_MAX: usize = 4096;
+
+/// Largest block body that lives in the metadata store instead of a chunk, in bytes.
+pub const INLINE_BLOCK_BYTES_MAX: usize = 16 * 1024;
+
+/// Most patch bytes a block carries in the metadata store before they are folded into a chunk.
+pub const PATCH_BYTES_MAX: usize = 16 * 1024;
+
+/// Most patches of one block: overlaying them must stay cheap.
+pub const PATCHES_MAX: usize = 64;
+
+/// Inode numbers handed to a session at a time.
+pub const INODE_BLOCK: u64 = 1 << 20;
+
+/// Largest chunk, in bytes of plain content.
+pub const CHUNK_BYTES_MAX: usize = 1024 * 1024;
+
+const _: () = assert!(INLINE_BLOCK_BYTES_MAX + PATCH_BYTES_MAX < KV_VALUE_BYTES_MAX / 2);
+const _: () = assert!(INLINE_FILE_BYTES_MAX <= INLINE_BLOCK_BYTES_MAX);

@@ -1,0 +1,3 @@
+//! Images, sessions and the metadata store. Knows files, nothing of NFS.
+
+pub mod kv;
