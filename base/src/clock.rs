@@ -1,7 +1,6 @@
 //! Time, as something that is handed in.
 
 use std::fmt::Debug;
-use std::future::Future;
 use std::pin::Pin;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -30,7 +29,9 @@ impl SystemClock {
     /// A clock whose monotonic time starts now.
     #[must_use]
     pub fn new() -> Self {
-        Self { start: tokio::time::Instant::now() }
+        Self {
+            start: tokio::time::Instant::now(),
+        }
     }
 }
 
@@ -42,8 +43,13 @@ impl Default for SystemClock {
 
 impl Clock for SystemClock {
     fn wall(&self) -> Timestamp {
-        #[expect(clippy::disallowed_types, reason = "this is the one place that reads it")]
-        let since_epoch = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        #[expect(
+            clippy::disallowed_types,
+            reason = "this is the one place that reads it"
+        )]
+        let since_epoch = std::time::SystemTime::UNIX_EPOCH
+            .elapsed()
+            .unwrap_or_default();
         Timestamp::new(since_epoch.as_secs(), since_epoch.subsec_nanos())
     }
 
@@ -52,7 +58,10 @@ impl Clock for SystemClock {
     }
 
     fn sleep(&self, duration: Duration) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
-        #[expect(clippy::disallowed_methods, reason = "this is the one place that sleeps")]
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "this is the one place that sleeps"
+        )]
         Box::pin(tokio::time::sleep(duration))
     }
 }
@@ -75,7 +84,10 @@ impl ManualClock {
     #[must_use]
     pub fn new(wall: Timestamp) -> Self {
         Self {
-            state: Mutex::new(ManualState { wall, monotonic: Duration::ZERO }),
+            state: Mutex::new(ManualState {
+                wall,
+                monotonic: Duration::ZERO,
+            }),
             moved: tokio::sync::Notify::new(),
         }
     }
@@ -100,7 +112,9 @@ impl ManualClock {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, ManualState> {
-        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.state
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 

@@ -18,7 +18,11 @@ impl Caller {
     /// The superuser.
     #[must_use]
     pub const fn root() -> Self {
-        Self { uid: 0, gid: 0, groups: Vec::new() }
+        Self {
+            uid: 0,
+            gid: 0,
+            groups: Vec::new(),
+        }
     }
 
     /// Whether this is the superuser.

@@ -20,14 +20,20 @@ impl Rng {
     /// If the operating system has no randomness to give.
     pub fn system() -> Result<Self, std::io::Error> {
         let mut seed = [0; 32];
-        SysRng.try_fill_bytes(&mut seed).map_err(std::io::Error::other)?;
-        Ok(Self { stream: Mutex::new(ChaCha20Rng::from_seed(seed)) })
+        SysRng
+            .try_fill_bytes(&mut seed)
+            .map_err(std::io::Error::other)?;
+        Ok(Self {
+            stream: Mutex::new(ChaCha20Rng::from_seed(seed)),
+        })
     }
 
     /// The same bytes for the same seed. For tests and simulation only.
     #[must_use]
     pub fn seeded(seed: u64) -> Self {
-        Self { stream: Mutex::new(ChaCha20Rng::seed_from_u64(seed)) }
+        Self {
+            stream: Mutex::new(ChaCha20Rng::seed_from_u64(seed)),
+        }
     }
 
     /// Fills an array.

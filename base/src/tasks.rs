@@ -1,7 +1,5 @@
 //! Tasks with an owner.
 
-use std::future::Future;
-
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 

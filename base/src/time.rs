@@ -16,7 +16,10 @@ pub struct Timestamp {
 
 impl Timestamp {
     /// 1970-01-01T00:00:00Z.
-    pub const EPOCH: Self = Self { seconds: 0, nanos: 0 };
+    pub const EPOCH: Self = Self {
+        seconds: 0,
+        nanos: 0,
+    };
 
     /// A point in time; `nanos` beyond a second are carried over.
     #[must_use]
@@ -24,7 +27,10 @@ impl Timestamp {
         // u32 to u64 widens; `u64::from` is not const.
         #[expect(clippy::as_conversions)]
         let carry = (nanos / NANOS_PER_SECOND) as u64;
-        Self { seconds: seconds.saturating_add(carry), nanos: nanos % NANOS_PER_SECOND }
+        Self {
+            seconds: seconds.saturating_add(carry),
+            nanos: nanos % NANOS_PER_SECOND,
+        }
     }
 
     /// Whole seconds since the epoch.
@@ -48,13 +54,18 @@ impl Timestamp {
     /// Milliseconds since the epoch, saturating.
     #[must_use]
     pub fn millis(self) -> u64 {
-        self.seconds.saturating_mul(1000).saturating_add(u64::from(self.nanos / 1_000_000))
+        self.seconds
+            .saturating_mul(1000)
+            .saturating_add(u64::from(self.nanos / 1_000_000))
     }
 
     /// This point `seconds` later, saturating.
     #[must_use]
     pub const fn plus_seconds(self, seconds: u64) -> Self {
-        Self { seconds: self.seconds.saturating_add(seconds), nanos: self.nanos }
+        Self {
+            seconds: self.seconds.saturating_add(seconds),
+            nanos: self.nanos,
+        }
     }
 }
 

@@ -5,7 +5,6 @@
 //! helps.
 
 use std::fmt::Debug;
-use std::future::Future;
 use std::pin::Pin;
 
 use base::{ChunkId, DomainId};
@@ -33,7 +32,9 @@ impl Domain {
 
 impl Debug for Domain {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Domain").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("Domain")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
     }
 }
 

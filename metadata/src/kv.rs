@@ -6,7 +6,6 @@
 //! versionstamps, and an outcome that may be unknown.
 
 use std::fmt::Debug;
-use std::future::Future;
 use std::pin::Pin;
 
 use bytes::Bytes;
@@ -189,7 +188,10 @@ impl KeyRange {
         if end.is_empty() {
             end.push(0xff);
         }
-        Self { start: Bytes::copy_from_slice(prefix), end: Bytes::from(end) }
+        Self {
+            start: Bytes::copy_from_slice(prefix),
+            end: Bytes::from(end),
+        }
     }
 
     /// The range that holds `key` alone.
@@ -197,7 +199,10 @@ impl KeyRange {
     pub fn key(key: &[u8]) -> Self {
         let mut end = key.to_vec();
         end.push(0);
-        Self { start: Bytes::copy_from_slice(key), end: Bytes::from(end) }
+        Self {
+            start: Bytes::copy_from_slice(key),
+            end: Bytes::from(end),
+        }
     }
 
     /// Whether `key` lies in the range.
@@ -211,6 +216,10 @@ impl RangeLimit {
     /// Up to `pairs` pairs and 1 MiB, forwards.
     #[must_use]
     pub const fn pairs(pairs: usize) -> Self {
-        Self { pairs, bytes: 1 << 20, reverse: false }
+        Self {
+            pairs,
+            bytes: 1 << 20,
+            reverse: false,
+        }
     }
 }
