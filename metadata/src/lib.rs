@@ -1,3 +1,12 @@
 //! Images, sessions and the metadata store. Knows files, nothing of NFS.
 
+pub mod error;
+pub mod image;
+pub mod keyspace;
 pub mod kv;
+pub mod ops;
+pub mod permission;
+pub mod record;
+pub mod stat;
+
+pub use error::{FsError, Miss, OpError, OpResult};
