@@ -4,9 +4,11 @@ pub mod error;
 pub mod image;
 pub mod keyspace;
 pub mod kv;
+pub mod layers;
 pub mod ops;
 pub mod permission;
 pub mod record;
+pub mod session;
 pub mod stat;
 
 pub use error::{FsError, Miss, OpError, OpResult};
