@@ -1,17 +1,18 @@
 //! Directories in memory: entries by the hash of their names.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use base::{InodeId, Name};
 use smallvec::SmallVec;
 
 use super::Image;
-use super::cell::Content;
+use super::cell::{Content, Slot};
 use super::load::LoadedEntry;
 use super::spans::Spans;
 use crate::error::{FsError, Miss, OpResult};
 use crate::keyspace::image as keys;
 use crate::record::entry::Entry;
+use crate::stat::Stat;
 
 /// Names that share a hash; nearly always one.
 pub(super) type Group = SmallVec<[(Name, Entry); 1]>;
@@ -24,6 +25,27 @@ pub(crate) struct DirData {
     in_memory: usize,
     /// Entries in the directory, loaded or not.
     pub(super) count: u64,
+}
+
+/// A look at attributes while a directory is listed.
+#[derive(Debug)]
+pub struct Peek<'a> {
+    cells: &'a HashMap<InodeId, Slot>,
+    watermark: std::cell::Cell<u64>,
+}
+
+impl Peek<'_> {
+    /// The attributes of `inode` if they are loaded; counts as looking at it.
+    #[must_use]
+    pub fn stat(&self, inode: InodeId) -> Option<Stat> {
+        match self.cells.get(&inode) {
+            Some(Slot::Live(cell)) => {
+                self.watermark.set(self.watermark.get().max(cell.changed));
+                Some(cell.stat)
+            }
+            _ => None,
+        }
+    }
 }
 
 impl DirData {
@@ -127,6 +149,48 @@ impl Image {
                 from: last + 1,
             }
             .into())
+        }
+    }
+
+    /// Like [`Image::list`]; the visitor can look at the attributes of what the entries lead to.
+    pub(crate) fn list_with(
+        &mut self,
+        dir: InodeId,
+        from: u64,
+        mut visit: impl FnMut(u64, &[(Name, Entry)], &Peek<'_>) -> bool,
+    ) -> OpResult<bool> {
+        // Checks the directory and counts as looking at it.
+        let last = self.dir(dir)?.loaded.end_of(from);
+        let Some(last) = last else {
+            return Err(Miss::Entries { dir, from }.into());
+        };
+        let peek = Peek {
+            cells: &self.cells,
+            watermark: std::cell::Cell::new(self.watermark),
+        };
+        let mut visited = false;
+        let mut full = false;
+        if let Some(Slot::Live(cell)) = self.cells.get(&dir)
+            && let Content::Dir(data) = &cell.content
+        {
+            for (hash, group) in data.entries.range(from..=last) {
+                full = !visit(*hash, group, &peek);
+                if full {
+                    break;
+                }
+                visited = true;
+            }
+        }
+        self.watermark = peek.watermark.get();
+        match (full, last) {
+            (true, _) => Ok(false),
+            (false, u64::MAX) => Ok(true),
+            (false, _) if visited => Ok(false),
+            (false, _) => Err(Miss::Entries {
+                dir,
+                from: last + 1,
+            }
+            .into()),
         }
     }
 

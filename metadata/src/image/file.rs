@@ -31,6 +31,12 @@ pub(crate) struct FileData {
     pub(super) dirty: Buffer,
     /// Data that a write-back is storing; older than `dirty`.
     pub(super) writing: Buffer,
+    /// Number of the oldest unwritten write in each block of `dirty`.
+    pub(super) since: BTreeMap<u32, u64>,
+    /// The same for all of `writing`; `u64::MAX` if nothing is being written.
+    pub(super) writing_since: u64,
+    /// Where the next write-back begins, so that a busy block does not starve the others.
+    pub(super) cursor: u32,
     /// Where the file has been cut since that write-back began.
     pub(super) cut: u64,
     pub(super) stable_size: u64,
@@ -47,6 +53,9 @@ impl FileData {
             loaded: Spans::all(),
             dirty: Buffer::new(),
             writing: Buffer::new(),
+            since: BTreeMap::new(),
+            writing_since: u64::MAX,
+            cursor: 0,
             cut: u64::MAX,
             stable_size: 0,
             stable_used: 0,
@@ -370,6 +379,8 @@ impl FileData {
                 }
             }
         }
+        let dirty = &self.dirty;
+        self.since.retain(|at, _| dirty.contains_key(at));
         drop(self.blocks.split_off(&edge.saturating_add(1)));
         if let Some(block) = self.blocks.get_mut(&edge) {
             block.cut(keep);

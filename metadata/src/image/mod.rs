@@ -25,6 +25,7 @@ use base::{InodeId, Timestamp};
 
 pub use block::{Block, Body, Piece, allocated};
 pub use changes::Changes;
+pub use dir::Peek;
 pub use extents::Extents;
 pub use load::LoadedEntry;
 pub use names::{COOKIE_FIRST, NameHasher, cookie_of, hash_after};
@@ -113,6 +114,8 @@ pub struct Image {
     /// Highest change number of what the running operation has looked at.
     watermark: u64,
     changed: bool,
+    /// Counts writes.
+    writes: u64,
     /// Bytes of unwritten data in all files.
     buffered_bytes: usize,
     entries_total: usize,
@@ -137,6 +140,7 @@ impl Image {
             durable: 0,
             watermark: 0,
             changed: false,
+            writes: 0,
             buffered_bytes: 0,
             entries_total: 0,
             blocks_total: 0,

@@ -6,12 +6,25 @@
 //! in between is remembered and applied to what comes back.
 
 use base::InodeId;
+use base::limits::{INLINE_BLOCK_BYTES_MAX, KV_TRANSACTION_BYTES_MAX, PATCH_BYTES_MAX};
 
 use super::Image;
 use super::block::Block;
 use super::cell::{Content, Slot};
 use super::extents::Extents;
 use crate::keyspace::image as keys;
+
+/// Bytes waiting for a flush beyond which nothing more is settled in memory, so that a flush stays
+/// well within a transaction.
+const SETTLE_BYTES_MAX: usize = 2 << 20;
+
+/// Most blocks of one job: even if all become inline bodies a flush can carry them.
+const JOB_BLOCKS_MAX: usize = 128;
+
+const _: () = assert!(
+    SETTLE_BYTES_MAX + (JOB_BLOCKS_MAX + 1) * (INLINE_BLOCK_BYTES_MAX + PATCH_BYTES_MAX)
+        < KV_TRANSACTION_BYTES_MAX * 3 / 4
+);
 
 /// A block to store.
 #[derive(Clone, Debug)]
@@ -39,6 +52,23 @@ impl Image {
     pub fn has_unwritten(&self, inode: InodeId) -> bool {
         matches!(self.cells.get(&inode), Some(Slot::Live(cell))
             if cell.file().is_some_and(|file| !file.is_clean()))
+    }
+
+    /// Number of the last write to any file.
+    #[must_use]
+    pub fn last_write(&self) -> u64 {
+        self.writes
+    }
+
+    /// Whether a file has data of writes up to number `write` that is not in its block map.
+    #[must_use]
+    pub fn has_unwritten_until(&self, inode: InodeId, write: u64) -> bool {
+        let Some(Slot::Live(cell)) = self.cells.get(&inode) else {
+            return false;
+        };
+        cell.file().is_some_and(|file| {
+            file.writing_since <= write || file.since.values().any(|since| *since <= write)
+        })
     }
 
     /// Whether a write-back of the file runs.
@@ -87,12 +117,18 @@ impl Image {
         }
         let empty = Block::default();
         let mut settled = Vec::new();
+        let mut pending = self.changes.bytes();
         for (at, over) in &file.dirty {
+            if pending > SETTLE_BYTES_MAX {
+                break;
+            }
             if let Some(block) = file.blocks.get(at).unwrap_or(&empty).absorb(over) {
+                pending += INLINE_BLOCK_BYTES_MAX + PATCH_BYTES_MAX;
                 settled.push((*at, block));
             }
         }
         for (at, _) in &settled {
+            file.since.remove(at);
             if let Some(over) = file.dirty.remove(at) {
                 self.buffered_bytes -= over.bytes();
             }
@@ -120,9 +156,18 @@ impl Image {
         file.cut = u64::MAX;
         let mut blocks = Vec::new();
         let mut bytes = 0;
-        while bytes < bytes_max
-            && let Some((index, over)) = file.dirty.pop_first()
-        {
+        while bytes < bytes_max && blocks.len() < JOB_BLOCKS_MAX {
+            // From the cursor on, then from the start.
+            let after = file.dirty.range(file.cursor..).next().map(|(at, _)| *at);
+            let Some(index) = after.or_else(|| file.dirty.keys().next().copied()) else {
+                break;
+            };
+            let Some(over) = file.dirty.remove(&index) else {
+                break;
+            };
+            file.cursor = index.saturating_add(1);
+            let since = file.since.remove(&index).unwrap_or(0);
+            file.writing_since = file.writing_since.min(since);
             bytes += over.bytes();
             let base = file.blocks.get(&index).cloned().unwrap_or_default();
             file.writing.insert(index, over.clone());
@@ -142,6 +187,7 @@ impl Image {
             return;
         };
         let cut = file.cut;
+        file.writing_since = u64::MAX;
         for over in std::mem::take(&mut file.writing).into_values() {
             self.buffered_bytes -= over.bytes();
         }
@@ -174,7 +220,9 @@ impl Image {
             }
             after += old.bytes();
             file.dirty.insert(at, old);
+            file.since.insert(at, file.writing_since);
         }
+        file.writing_since = u64::MAX;
         self.buffered_bytes = self.buffered_bytes + after - before;
     }
 
@@ -189,7 +237,9 @@ impl Image {
         };
         self.buffered_bytes -= file.buffered_bytes();
         file.dirty.clear();
+        file.since.clear();
         file.writing.clear();
+        file.writing_since = u64::MAX;
         self.visible_bytes = self.visible_bytes + file.stable_used - cell.stat.used;
         cell.stat.used = file.stable_used;
         cell.stat.size = file.stable_size;

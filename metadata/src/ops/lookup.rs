@@ -4,7 +4,7 @@ use base::{InodeId, Name};
 
 use super::{Context, directory};
 use crate::error::{FsError, OpResult};
-use crate::image::{Image, hash_after};
+use crate::image::{Image, Peek, hash_after};
 use crate::permission::{EXECUTE, READ, require};
 use crate::record::entry::Entry;
 use crate::stat::Stat;
@@ -69,6 +69,29 @@ pub fn list(
     require(&stat, cx.caller, READ)?;
     let parent = image.parent(dir)?;
     let end = image.list(dir, hash_after(cookie), visit)?;
+    Ok(Listing {
+        dir: stat,
+        parent,
+        end,
+    })
+}
+
+/// Like [`list`]; `visit` can look at the attributes of what the entries lead to.
+///
+/// # Errors
+///
+/// As [`list`].
+pub fn list_with(
+    image: &mut Image,
+    cx: Context<'_>,
+    dir: InodeId,
+    cookie: u64,
+    visit: impl FnMut(u64, &[(Name, Entry)], &Peek<'_>) -> bool,
+) -> OpResult<Listing> {
+    let stat = directory(image, dir)?;
+    require(&stat, cx.caller, READ)?;
+    let parent = image.parent(dir)?;
+    let end = image.list_with(dir, hash_after(cookie), visit)?;
     Ok(Listing {
         dir: stat,
         parent,
