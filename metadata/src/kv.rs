@@ -5,6 +5,9 @@
 //! transactions at a read version, conflict ranges, read-your-writes, atomic operations,
 //! versionstamps, and an outcome that may be unknown.
 
+mod core;
+pub mod memory;
+
 use std::fmt::Debug;
 use std::pin::Pin;
 
