@@ -52,6 +52,17 @@ pub struct Listing {
     pub end: bool,
 }
 
+/// A directory that the caller may list, and its parent; nothing is visited.
+///
+/// # Errors
+///
+/// As [`list`].
+pub fn list_head(image: &mut Image, cx: Context<'_>, dir: InodeId) -> OpResult<Listing> {
+    let stat = directory(image, dir)?;
+    require(&stat, cx.caller, READ)?;
+    Ok(Listing { dir: stat, parent: image.parent(dir)?, end: false })
+}
+
 /// Calls `visit` with the entries of `dir` after `cookie` in cookie order, a group of equal cookies
 /// at a time, until it returns `false`. Any cookie is taken as "the first entry after it".
 ///

@@ -16,7 +16,7 @@ pub use attributes::{Access, access, getattr, readlink};
 pub use create::{Created, Exclusive, How, Node, create, make};
 pub use data::{Read, Written, read, write};
 pub use link::{Linked, link};
-pub use lookup::{Found, Listing, list, list_with, lookup};
+pub use lookup::{Found, Listing, list, list_head, list_with, lookup};
 pub use remove::{Removed, remove, rmdir};
 pub use rename::{Renamed, rename};
 pub use set_attributes::set_attributes;

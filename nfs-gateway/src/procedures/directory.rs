@@ -45,12 +45,11 @@ pub(super) fn readdir(
     dir: InodeId,
     args: &ReaddirArgs<'_>,
 ) -> OpResult<Reply> {
-    let stat = ops::getattr(scope.image, dir)?;
-    let attributes = scope.view.fattr(&stat);
+    // The head is needed for the parent; the entries come after `.` and `..`.
+    let head = ops::list_head(scope.image, scope.cx, dir)?;
+    let attributes = scope.view.fattr(&head.dir);
     let mut list =
         DirListWriter::readdir(scope.xid, Some(&attributes), COOKIE_VERIFIER, args.count);
-    // The head is needed for the parent; the entries come after `.` and `..`.
-    let head = ops::list(scope.image, scope.cx, dir, u64::MAX, |_, _| false)?;
     let dots = [(COOKIE_DOT, &b"."[..], dir), (COOKIE_DOTDOT, b"..", head.parent)];
     for (cookie, name, inode) in dots {
         if args.cookie < cookie {
@@ -78,8 +77,8 @@ pub(super) fn readdirplus(
     dir: InodeId,
     args: &ReaddirplusArgs<'_>,
 ) -> Result<Step, OpError> {
-    let stat = ops::getattr(scope.image, dir)?;
-    let attributes = scope.view.fattr(&stat);
+    let head = ops::list_head(scope.image, scope.cx, dir)?;
+    let attributes = scope.view.fattr(&head.dir);
     let (xid, view) = (scope.xid, scope.view);
     let mut list = DirListWriter::readdirplus(
         xid,
@@ -88,7 +87,6 @@ pub(super) fn readdirplus(
         args.dir_count,
         args.max_count,
     );
-    let head = ops::list(scope.image, scope.cx, dir, u64::MAX, |_, _| false)?;
     let dots = [(COOKIE_DOT, &b"."[..], dir), (COOKIE_DOTDOT, b"..", head.parent)];
     for (cookie, name, inode) in dots {
         if args.cookie < cookie {

@@ -29,7 +29,7 @@ use metadata::stat::{Before, Stat};
 use metadata::{FsError, Miss, OpError};
 
 use crate::convert::{fattr, unchanged};
-use crate::handle::{Handle, HandleKeys, SignedHandle};
+use crate::handle::{FileHandle, HandleKeys, SignedHandle};
 use crate::status::status;
 use crate::wire::args::NfsCall;
 use crate::wire::nfs3::{Fattr, Stability, Verifier, WireHandle};
@@ -100,7 +100,7 @@ impl From<Miss> for Step {
 impl View {
     /// The signed handle of an object in this mount.
     pub(crate) fn handle(&self, inode: InodeId) -> SignedHandle {
-        self.keys.sign(&Handle {
+        self.keys.sign(&FileHandle {
             flags: self.flags,
             session: self.session,
             revocation: self.revocation,
