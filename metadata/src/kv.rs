@@ -5,7 +5,12 @@
 //! transactions at a read version, conflict ranges, read-your-writes, atomic operations,
 //! versionstamps, and an outcome that may be unknown.
 
+#[cfg(any(test, feature = "testing"))]
+pub mod conformance;
 mod core;
+pub mod embedded;
+#[cfg(any(test, feature = "testing"))]
+pub mod faulty;
 pub mod memory;
 
 use std::fmt::Debug;

@@ -29,6 +29,7 @@ use bytes::Bytes;
 use super::{Committed, KvError, KvFuture, Version};
 
 pub(super) use batch::{Batch, BatchWrites};
+pub(super) use ranges::RangeSet;
 pub(super) use transaction::CoreTransaction;
 pub(super) use versions::Versions;
 pub(super) use window::Window;
@@ -79,7 +80,7 @@ pub(super) struct CommitRequest {
     /// What it read; `None` if nothing it read can conflict.
     pub(super) read: Option<ReadSet>,
     /// Ranges that make others conflict.
-    pub(super) write_conflicts: ranges::RangeSet,
+    pub(super) write_conflicts: RangeSet,
     /// Its writes.
     pub(super) writes: overlay::Overlay,
     /// Bytes that count towards the limit of a transaction.
@@ -94,7 +95,14 @@ pub(super) struct ReadSet {
     /// The time after which that version is too old to commit from.
     pub(super) deadline: Duration,
     /// Ranges that must not have changed since.
-    pub(super) conflicts: ranges::RangeSet,
+    pub(super) conflicts: RangeSet,
+}
+
+impl CommitRequest {
+    /// Whether it may need room: it sets a value, rather than only clearing some.
+    pub(super) fn adds_values(&self) -> bool {
+        self.writes.adds_values()
+    }
 }
 
 /// Whether a transaction that read at a version may go on at `now`.

@@ -75,7 +75,11 @@ mod tests {
         let current = current.map(Bytes::copy_from_slice);
         let operand = Bytes::copy_from_slice(operand);
         let result = apply(op, current.as_ref(), &operand);
-        assert_eq!(result.as_deref(), expected, "{op:?} {current:?} {operand:?}");
+        assert_eq!(
+            result.as_deref(),
+            expected,
+            "{op:?} {current:?} {operand:?}"
+        );
     }
 
     #[test]

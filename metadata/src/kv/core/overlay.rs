@@ -60,6 +60,12 @@ impl Overlay {
         self.cleared.is_empty() && self.entries.is_empty() && self.stamped_keys.is_empty()
     }
 
+    /// Whether any value may be set, rather than keys only cleared.
+    pub(super) fn adds_values(&self) -> bool {
+        let sets = |entry: &Entry| !matches!(entry.base, Base::Known(None));
+        !self.stamped_keys.is_empty() || self.entries.values().any(sets)
+    }
+
     /// Bytes that count towards the size of a transaction.
     pub(super) fn bytes(&self) -> usize {
         let cleared = self.cleared.bytes() + self.cleared.len() * WRITE_OVERHEAD_BYTES;
@@ -72,10 +78,13 @@ impl Overlay {
                 Base::Stamped(template) => write(template.len()),
             };
             let operations = entry.operations.iter();
-            base + operations.map(|(_, operand)| write(operand.len())).sum::<usize>()
+            base + operations
+                .map(|(_, operand)| write(operand.len()))
+                .sum::<usize>()
         });
         let stamped = self.stamped_keys.iter();
-        let stamped = stamped.map(|(key, (_, value))| key.len() + value.len() + WRITE_OVERHEAD_BYTES);
+        let stamped =
+            stamped.map(|(key, (_, value))| key.len() + value.len() + WRITE_OVERHEAD_BYTES);
         cleared + entries.sum::<usize>() + stamped.sum::<usize>()
     }
 
@@ -97,7 +106,9 @@ impl Overlay {
 
     /// Clears a range. Earlier writes in it are as if they had not been.
     pub(super) fn clear_range(&mut self, range: &KeyRange) {
-        let keys: Vec<Bytes> = keys_in(&self.entries, range).map(|(key, _)| key.clone()).collect();
+        let keys: Vec<Bytes> = keys_in(&self.entries, range)
+            .map(|(key, _)| key.clone())
+            .collect();
         for key in keys {
             self.entries.remove(&key);
         }

@@ -31,7 +31,9 @@ impl RangeSet {
 
     /// Bytes of all bounds.
     pub(in crate::kv) fn bytes(&self) -> usize {
-        self.iter().map(|(start, end)| start.len() + end.len()).sum()
+        self.iter()
+            .map(|(start, end)| start.len() + end.len())
+            .sum()
     }
 
     /// Adds `range`; nothing if it is empty.
@@ -70,7 +72,8 @@ impl RangeSet {
                 return;
             }
         }
-        while let Some((next, next_end)) = self.first_from(&range.start, Bound::Excluded(&range.end))
+        while let Some((next, next_end)) =
+            self.first_from(&range.start, Bound::Excluded(&range.end))
         {
             self.ranges.remove(&next);
             if next_end > range.end {
@@ -95,7 +98,8 @@ impl RangeSet {
         let start = if self.contains(&range.start) {
             range.start.clone()
         } else {
-            self.first_from(&range.start, Bound::Excluded(&range.end))?.0
+            self.first_from(&range.start, Bound::Excluded(&range.end))?
+                .0
         };
         let (_, last_end) = self
             .ranges

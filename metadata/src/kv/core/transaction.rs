@@ -176,10 +176,15 @@ impl<S: Store> CoreTransaction<S> {
     ) -> Result<ControlFlow<()>, KvError> {
         let mut own = OwnEntries::new(&self.overlay, range, page.limit.reverse);
         let mut flow = ControlFlow::Continue(());
-        snapshot.scan(&range.start, &range.end, page.limit.reverse, &mut |key, value| {
-            flow = self.merge_one(&mut own, page, key, value);
-            flow
-        })?;
+        snapshot.scan(
+            &range.start,
+            &range.end,
+            page.limit.reverse,
+            &mut |key, value| {
+                flow = self.merge_one(&mut own, page, key, value);
+                flow
+            },
+        )?;
         while flow.is_continue()
             && let Some((key, entry)) = own.next()
         {

@@ -1,0 +1,434 @@
+//! The file itself. The only place that knows `redb`.
+//!
+//! Two tables: `data` with all keys, and `meta` with the format and the newest version. A batch
+//! writes both in one `redb` transaction, so that the version in the file always tells what the
+//! file holds.
+
+use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use redb::{
+    Database, Durability, ReadOnlyTable, ReadableDatabase, StorageError, TableDefinition,
+    backends::FileBackend,
+};
+
+use super::super::core::{BatchWrites, Snapshot};
+use super::super::{KvError, Version};
+use super::{EmbeddedOptions, OpenError, space};
+
+mod disk;
+
+#[cfg(any(test, feature = "testing"))]
+pub use self::disk::DiskFaults;
+
+/// All keys.
+const DATA: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("data");
+
+/// Facts about the file.
+const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
+
+/// Key in `meta` of the file's format.
+const META_FORMAT: &str = "format";
+
+/// Key in `meta` of the newest version.
+const META_VERSION: &str = "version";
+
+/// The format that this code reads and writes.
+const FORMAT: u64 = 1;
+
+/// How to open the file.
+#[derive(Debug)]
+pub(super) struct Settings {
+    path: PathBuf,
+    options: EmbeddedOptions,
+}
+
+/// The open file.
+#[derive(Debug)]
+pub(super) struct File {
+    database: Database,
+    failed: Arc<AtomicBool>,
+}
+
+/// Proof that no other server uses the file. Held as long as the store exists, also while the
+/// file is reopened.
+#[derive(Debug)]
+pub(super) struct FileLock {
+    _file: std::fs::File,
+}
+
+/// The content of the file at one version.
+#[derive(Clone)]
+pub(in crate::kv) struct FileSnapshot {
+    table: Arc<ReadOnlyTable<&'static [u8], &'static [u8]>>,
+    failed: Arc<AtomicBool>,
+}
+
+/// An error of the file, and whether it may have left a write behind.
+#[derive(Debug)]
+pub(super) struct Failure {
+    error: redb::Error,
+    unsure: bool,
+}
+
+impl Settings {
+    /// Settings for the file `path`.
+    pub(super) fn new(path: &Path, options: &EmbeddedOptions) -> Self {
+        Self {
+            path: path.to_owned(),
+            options: options.clone(),
+        }
+    }
+}
+
+impl File {
+    /// Opens the file, or creates it if there is none.
+    pub(super) fn open_or_create(settings: &Settings) -> Result<(Self, FileLock), OpenError> {
+        let path = &settings.path;
+        let lock = FileLock::take(path)?;
+        let io_error = |source| OpenError::Io {
+            path: path.clone(),
+            source,
+        };
+        match std::fs::metadata(path) {
+            Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                Self::create(settings)?;
+            }
+            Err(error) => return Err(io_error(error)),
+        }
+        let file = Self::open(settings)?;
+        Ok((file, lock))
+    }
+
+    /// Opens the file again after an I/O error.
+    ///
+    /// Pages that the system failed to write must not be taken for stored ones. So what can be
+    /// synced is, and what the system still holds of the file is dropped before it is read.
+    pub(super) fn reopen(settings: &Settings) -> Result<Self, OpenError> {
+        let io_error = |source| OpenError::Io {
+            path: settings.path.clone(),
+            source,
+        };
+        let file = std::fs::File::open(&settings.path).map_err(io_error)?;
+        if let Err(error) = file.sync_all() {
+            tracing::warn!(%error, "sync metadata store before it is reopened");
+        }
+        let advised = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
+        if let Err(error) = advised {
+            tracing::debug!(%error, "drop cached pages of metadata store");
+        }
+        Self::open(settings)
+    }
+
+    /// Creates the file under another name first, so that a crash leaves a whole file or none.
+    fn create(settings: &Settings) -> Result<(), OpenError> {
+        let path = &settings.path;
+        let fresh = with_suffix(path, ".new");
+        let io_error = |source| OpenError::Io {
+            path: path.clone(),
+            source,
+        };
+        match std::fs::remove_file(&fresh) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(io_error(error));
+            }
+            _ => {}
+        }
+        let made = (|| -> Result<(), Failure> {
+            let database = open_database(&fresh, settings)?;
+            let transaction = database.begin_write()?;
+            transaction.open_table(DATA)?;
+            {
+                let mut meta = transaction.open_table(META)?;
+                meta.insert(META_FORMAT, FORMAT)?;
+                meta.insert(META_VERSION, 0)?;
+            }
+            transaction.commit()?;
+            Ok(database.close()?)
+        })();
+        made.map_err(|failure| failure.on_open(path))?;
+        std::fs::rename(&fresh, path)
+            .and_then(|()| std::fs::File::open(space::parent(path))?.sync_all())
+            .map_err(io_error)
+    }
+
+    fn open(settings: &Settings) -> Result<Self, OpenError> {
+        let path = &settings.path;
+        let corrupt = |reason: &str| OpenError::Corrupt {
+            path: path.clone(),
+            reason: reason.to_owned(),
+        };
+        let length = std::fs::metadata(path).map_err(|source| OpenError::Io {
+            path: path.clone(),
+            source,
+        })?;
+        if length.len() == 0 {
+            // The engine would take it for a new store and lose what was there.
+            return Err(corrupt("the file is empty"));
+        }
+        let opened = catch_unwind(AssertUnwindSafe(|| {
+            let database = open_database(path, settings)?;
+            let format = read_format(&database)?;
+            Ok((database, format))
+        }));
+        let (database, format) = opened
+            .unwrap_or_else(|_| Err(Failure::panicked()))
+            .map_err(|failure| failure.on_open(path))?;
+        match format {
+            Some(FORMAT) => Ok(Self {
+                database,
+                failed: Arc::new(AtomicBool::new(false)),
+            }),
+            Some(_) => Err(corrupt("the file has a format that is not known here")),
+            None => Err(corrupt("the file is not a metadata store")),
+        }
+    }
+
+    /// The newest content and its version.
+    pub(super) fn snapshot(&self) -> Result<(Version, FileSnapshot), Failure> {
+        let transaction = self.database.begin_read()?;
+        let meta = transaction.open_table(META)?;
+        let Some(version) = meta.get(META_VERSION)? else {
+            let missing = "the file has no version".to_owned();
+            return Err(redb::Error::Corrupted(missing).into());
+        };
+        let snapshot = FileSnapshot {
+            table: Arc::new(transaction.open_table(DATA)?),
+            failed: Arc::clone(&self.failed),
+        };
+        Ok((Version(version.value()), snapshot))
+    }
+
+    /// Applies a batch and makes it durable.
+    pub(super) fn write(&self, version: Version, writes: &BatchWrites) -> Result<(), Failure> {
+        let mut transaction = self.database.begin_write()?;
+        transaction.set_durability(Durability::Immediate)?;
+        {
+            let mut data = transaction.open_table(DATA)?;
+            for (start, end) in writes.cleared.iter() {
+                data.retain_in::<&[u8], _>(start.as_ref()..end.as_ref(), |_, _| false)?;
+            }
+            for (key, value) in &writes.values {
+                match value {
+                    Some(value) => data.insert(key.as_ref(), value.as_ref())?,
+                    None => data.remove(key.as_ref())?,
+                };
+            }
+            let mut meta = transaction.open_table(META)?;
+            meta.insert(META_VERSION, version.0)?;
+        }
+        // Up to here nothing of the old content was touched; from here on it may have been.
+        transaction.commit().map_err(|error| Failure {
+            error: error.into(),
+            unsure: true,
+        })
+    }
+
+    /// Whether a read has failed, so that the file must be reopened.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    /// Closes the file.
+    pub(super) fn close(self) -> Result<(), Failure> {
+        Ok(self.database.close()?)
+    }
+}
+
+fn open_database(path: &Path, settings: &Settings) -> Result<Database, Failure> {
+    let file = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)
+        .map_err(redb::Error::Io)?;
+    let backend = disk::Disk::new(FileBackend::new(file)?, &settings.options);
+    let database = Database::builder()
+        .set_cache_size(settings.options.cache_bytes)
+        .set_check_integrity_on_open(settings.options.verify_on_open)
+        .create_with_backend(backend)?;
+    Ok(database)
+}
+
+/// The format of the file; `None` if it is a database, but not one of ours.
+fn read_format(database: &Database) -> Result<Option<u64>, Failure> {
+    let transaction = database.begin_read()?;
+    match transaction.open_table(META) {
+        Ok(meta) => Ok(meta.get(META_FORMAT)?.map(|format| format.value())),
+        Err(redb::TableError::Storage(error)) => Err(error.into()),
+        Err(_) => Ok(None),
+    }
+}
+
+impl FileLock {
+    /// Takes the lock that belongs to the file `path`. It is a file of its own, since the store's
+    /// file is closed at times and does not exist at first.
+    fn take(path: &Path) -> Result<Self, OpenError> {
+        let io_error = |source| OpenError::Io {
+            path: path.to_owned(),
+            source,
+        };
+        let file = std::fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(with_suffix(path, ".lock"))
+            .map_err(io_error)?;
+        let exclusive = rustix::fs::FlockOperation::NonBlockingLockExclusive;
+        match rustix::fs::flock(&file, exclusive) {
+            Ok(()) => Ok(Self { _file: file }),
+            Err(rustix::io::Errno::WOULDBLOCK) => Err(OpenError::InUse {
+                path: path.to_owned(),
+            }),
+            Err(error) => Err(io_error(error.into())),
+        }
+    }
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+impl FileSnapshot {
+    /// Whether a read has failed, so that the file must be reopened.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    /// Reads, and notes an error that makes the file useless. The engine checks no checksums
+    /// when it reads, and may panic on what a bad device returns.
+    fn reading<T>(&self, read: impl FnOnce() -> Result<T, StorageError>) -> Result<T, KvError> {
+        let result = catch_unwind(AssertUnwindSafe(read));
+        let failure = match result {
+            Ok(Ok(value)) => return Ok(value),
+            Ok(Err(error)) => Failure::from(error),
+            Err(_) => Failure::panicked(),
+        };
+        if !matches!(failure.error, redb::Error::DatabaseClosed) {
+            self.failed.store(true, Ordering::Release);
+        }
+        Err(failure.into_error())
+    }
+}
+
+impl Snapshot for FileSnapshot {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError> {
+        self.reading(|| {
+            let value = self.table.get(key)?;
+            Ok(value.map(|value| Bytes::copy_from_slice(value.value())))
+        })
+    }
+
+    fn scan(
+        &self,
+        start: &[u8],
+        end: &[u8],
+        reverse: bool,
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<(), KvError> {
+        self.reading(|| {
+            let mut pairs = self.table.range::<&[u8]>(start..end)?;
+            loop {
+                let pair = if reverse {
+                    pairs.next_back()
+                } else {
+                    pairs.next()
+                };
+                let Some(pair) = pair else {
+                    return Ok(());
+                };
+                let (key, value) = pair?;
+                if visit(key.value(), value.value()).is_break() {
+                    return Ok(());
+                }
+            }
+        })
+    }
+}
+
+impl std::fmt::Debug for FileSnapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FileSnapshot").finish_non_exhaustive()
+    }
+}
+
+impl Failure {
+    /// The engine panicked, perhaps in the middle of a commit.
+    pub(super) fn panicked() -> Self {
+        Self {
+            error: redb::Error::Corrupted("the file's engine panicked".to_owned()),
+            unsure: true,
+        }
+    }
+
+    /// The same error, of a write that may have been made.
+    pub(super) fn into_unsure(self) -> Self {
+        Self {
+            unsure: true,
+            ..self
+        }
+    }
+
+    /// Whether the write may have been made all the same.
+    pub(super) fn is_unsure(&self) -> bool {
+        self.unsure
+    }
+
+    /// The error for whoever waits, if nothing was written.
+    pub(super) fn into_error(self) -> KvError {
+        match self.error {
+            redb::Error::Corrupted(reason) => KvError::Corrupt(reason),
+            redb::Error::Io(error) if is_full(&error) => KvError::NoSpace,
+            redb::Error::Io(error) if is_damage(&error) => KvError::Corrupt(error.to_string()),
+            other => KvError::Unavailable(other.to_string()),
+        }
+    }
+
+    /// The error of opening the file `path`.
+    pub(super) fn on_open(self, path: &Path) -> OpenError {
+        let path = path.to_owned();
+        match self.error {
+            redb::Error::DatabaseAlreadyOpen | redb::Error::LockProtocolMismatch => {
+                OpenError::InUse { path }
+            }
+            redb::Error::Io(source) if !is_damage(&source) => OpenError::Io { path, source },
+            other => OpenError::Corrupt {
+                path,
+                reason: other.to_string(),
+            },
+        }
+    }
+}
+
+impl<E: Into<redb::Error>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self {
+            error: error.into(),
+            unsure: false,
+        }
+    }
+}
+
+/// Whether the device or the quota is full.
+pub(super) fn is_full(error: &std::io::Error) -> bool {
+    matches!(
+        error.kind(),
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded
+    )
+}
+
+/// Whether the bytes of the file are wrong, rather than the device.
+fn is_damage(error: &std::io::Error) -> bool {
+    matches!(
+        error.kind(),
+        std::io::ErrorKind::InvalidData | std::io::ErrorKind::UnexpectedEof
+    )
+}

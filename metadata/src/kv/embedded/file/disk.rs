@@ -1,0 +1,181 @@
+//! The device under the file, with room for injected errors in tests.
+
+use std::ops::Bound;
+
+use redb::backends::FileBackend;
+use redb::{BackendError, StorageBackend};
+
+use super::super::EmbeddedOptions;
+
+#[cfg(any(test, feature = "testing"))]
+pub use faults::DiskFaults;
+
+/// A file, perhaps with faults.
+#[derive(Debug)]
+pub(super) struct Disk {
+    file: FileBackend,
+    #[cfg(any(test, feature = "testing"))]
+    faults: Option<std::sync::Arc<DiskFaults>>,
+}
+
+impl Disk {
+    /// Wraps an open file.
+    #[cfg_attr(not(any(test, feature = "testing")), expect(unused_variables))]
+    pub(super) fn new(file: FileBackend, options: &EmbeddedOptions) -> Self {
+        Self {
+            file,
+            #[cfg(any(test, feature = "testing"))]
+            faults: options.faults.clone(),
+        }
+    }
+
+    #[cfg(any(test, feature = "testing"))]
+    fn before_change(&self) -> Result<(), std::io::Error> {
+        self.faults
+            .as_ref()
+            .map_or(Ok(()), |faults| faults.change())
+    }
+
+    #[cfg(any(test, feature = "testing"))]
+    fn before_read(&self) -> Result<(), std::io::Error> {
+        self.faults.as_ref().map_or(Ok(()), |faults| faults.read())
+    }
+
+    #[cfg(not(any(test, feature = "testing")))]
+    #[expect(clippy::unused_self, clippy::unnecessary_wraps)]
+    fn before_change(&self) -> Result<(), std::io::Error> {
+        Ok(())
+    }
+
+    #[cfg(not(any(test, feature = "testing")))]
+    #[expect(clippy::unused_self, clippy::unnecessary_wraps)]
+    fn before_read(&self) -> Result<(), std::io::Error> {
+        Ok(())
+    }
+}
+
+impl StorageBackend for Disk {
+    fn len(&self) -> Result<u64, std::io::Error> {
+        self.file.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), std::io::Error> {
+        self.before_read()?;
+        self.file.read(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> Result<(), std::io::Error> {
+        self.before_change()?;
+        self.file.set_len(len)
+    }
+
+    fn sync_data(&self) -> Result<(), std::io::Error> {
+        self.before_change()?;
+        self.file.sync_data()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), std::io::Error> {
+        self.before_change()?;
+        self.file.write(offset, data)
+    }
+
+    fn close(&self) -> Result<(), std::io::Error> {
+        self.file.close()
+    }
+
+    fn try_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
+        self.file.try_lock_range(start, end)
+    }
+
+    fn try_lock_shared_range(
+        &self,
+        start: Bound<u64>,
+        end: Bound<u64>,
+    ) -> Result<bool, BackendError> {
+        self.file.try_lock_shared_range(start, end)
+    }
+
+    fn lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.file.lock_range(start, end)
+    }
+
+    fn lock_shared_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.file.lock_shared_range(start, end)
+    }
+
+    fn unlock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.file.unlock_range(start, end)
+    }
+
+    fn query_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
+        self.file.query_lock_range(start, end)
+    }
+}
+
+#[cfg(any(test, feature = "testing"))]
+mod faults {
+    use std::io::Error;
+
+    use parking_lot::Mutex;
+
+    /// Errors for a device to have, for tests.
+    #[derive(Debug, Default)]
+    pub struct DiskFaults {
+        plan: Mutex<Plan>,
+    }
+
+    #[derive(Debug, Default)]
+    struct Plan {
+        changes: u64,
+        /// After how many changes the device fails, for how many, and with which error.
+        failing: Option<(u64, u64, i32)>,
+        reads: Option<i32>,
+    }
+
+    impl DiskFaults {
+        /// Changes (writes, resizes, syncs) that were asked for so far.
+        #[must_use]
+        pub fn changes(&self) -> u64 {
+            self.plan.lock().changes
+        }
+
+        /// Lets `after` more changes succeed and the `count` that follow fail with the system
+        /// error `errno`.
+        pub fn fail_changes(&self, after: u64, count: u64, errno: i32) {
+            let mut plan = self.plan.lock();
+            let from = plan.changes.saturating_add(after);
+            plan.failing = Some((from, from.saturating_add(count), errno));
+        }
+
+        /// Lets all reads of the device fail with the system error `errno`.
+        pub fn fail_reads(&self, errno: i32) {
+            self.plan.lock().reads = Some(errno);
+        }
+
+        /// Lets everything succeed again.
+        pub fn heal(&self) {
+            let mut plan = self.plan.lock();
+            plan.failing = None;
+            plan.reads = None;
+        }
+
+        pub(super) fn change(&self) -> Result<(), Error> {
+            let mut plan = self.plan.lock();
+            let this = plan.changes;
+            plan.changes = this.saturating_add(1);
+            match plan.failing {
+                Some((from, to, errno)) if (from..to).contains(&this) => {
+                    Err(Error::from_raw_os_error(errno))
+                }
+                _ => Ok(()),
+            }
+        }
+
+        pub(super) fn read(&self) -> Result<(), Error> {
+            match self.plan.lock().reads {
+                Some(errno) => Err(Error::from_raw_os_error(errno)),
+                None => Ok(()),
+            }
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! The thread that writes the file.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use base::{Clock, SystemClock};
+
+use super::super::core::{Batch, Store, Window};
+use super::super::{Committed, KvError, Version};
+use super::Shared;
+use super::file::{Failure, File, FileLock, Settings};
+use super::queue::{Pending, Work};
+use crate::kv::core::RangeSet;
+
+/// Pause before the file is reopened after an error.
+const REOPEN_PAUSE_MIN: Duration = Duration::from_millis(50);
+
+/// Longest pause between two attempts to reopen the file.
+const REOPEN_PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// Free disk space below which no commit that adds anything is tried, in bytes. Trying would
+/// only cost the file being reopened.
+const FREE_BYTES_MIN: u64 = 1 << 20;
+
+/// Free disk space that a batch may take, per byte it writes: pages are copied when changed.
+const FREE_BYTES_PER_BYTE: u64 = 4;
+
+struct Writer {
+    shared: Arc<Shared>,
+    settings: Settings,
+    /// The open file; `None` after an error, until it is open again.
+    file: Option<File>,
+    window: Window,
+    newest: Version,
+    /// A batch of which only the file knows whether it is there, and what it wrote.
+    doubtful: Option<(Version, RangeSet)>,
+    pause: Duration,
+    reopen_at: Duration,
+    /// Real time, also under a simulated clock: it only paces attempts.
+    clock: SystemClock,
+    _lock: FileLock,
+}
+
+/// The commits of a batch, not yet told to those who wait.
+type Outcomes = Vec<(Pending, Result<Committed, KvError>)>;
+
+/// Starts the thread. It ends when the queue is closed and empty.
+pub(super) fn start(
+    shared: Arc<Shared>,
+    settings: Settings,
+    file: File,
+    lock: FileLock,
+    newest: Version,
+) -> Result<JoinHandle<()>, std::io::Error> {
+    let mut writer = Writer {
+        shared,
+        settings,
+        file: Some(file),
+        window: Window::new(newest),
+        newest,
+        doubtful: None,
+        pause: REOPEN_PAUSE_MIN,
+        reopen_at: Duration::ZERO,
+        clock: SystemClock::new(),
+        _lock: lock,
+    };
+    std::thread::Builder::new()
+        .name("kv-writer".to_owned())
+        .spawn(move || {
+            let guard = AbandonQueue(Arc::clone(&writer.shared));
+            writer.run();
+            drop(guard);
+        })
+}
+
+/// Lets nobody wait for a thread that is gone.
+struct AbandonQueue(Arc<Shared>);
+
+impl Drop for AbandonQueue {
+    fn drop(&mut self) {
+        self.0.queue.abandon();
+        self.0.versions.write().withdraw();
+    }
+}
+
+impl Writer {
+    fn run(&mut self) {
+        loop {
+            let patience = self.file.is_none().then_some(self.pause);
+            match self.shared.queue.take(patience) {
+                Work::Group(group) => {
+                    self.look_after_file();
+                    self.commit(group);
+                }
+                Work::Nothing => self.look_after_file(),
+                Work::Close => break,
+            }
+        }
+        if let Some(file) = self.file.take() {
+            self.shared.versions.write().withdraw();
+            if let Err(failure) = file.close() {
+                tracing::warn!(error = %failure.into_error(), "close metadata store");
+            }
+        }
+    }
+
+    /// Reopens the file if it is closed or has failed, and it is time to.
+    fn look_after_file(&mut self) {
+        if self.file.as_ref().is_some_and(File::has_failed) {
+            self.take_down(KvError::Unavailable("read error of the device".to_owned()));
+            self.reopen();
+        } else if self.file.is_none() && self.clock.monotonic() >= self.reopen_at {
+            self.reopen();
+        }
+    }
+
+    fn commit(&mut self, group: Vec<Pending>) {
+        let Some(file) = self.file.take() else {
+            let error = self.shared.why_down();
+            for pending in group {
+                answer(pending, Err(error.clone()));
+            }
+            return;
+        };
+        let mut batch = Batch::new(Version(self.newest.0 + 1));
+        let mut outcomes = self.resolve(&mut batch, group);
+        if batch.is_empty() {
+            self.file = Some(file);
+        } else {
+            self.make_durable(file, batch, &mut outcomes);
+        }
+        // Only now: who conflicted must find what it conflicted with when it reads again.
+        for (pending, outcome) in outcomes {
+            answer(pending, outcome);
+        }
+    }
+
+    /// Accepts into `batch` what may commit.
+    fn resolve(&self, batch: &mut Batch, group: Vec<Pending>) -> Outcomes {
+        let now = self.shared.now();
+        let full = self.is_full(&group);
+        let stored = self.shared.latest();
+        let mut decide = |pending: &Pending| {
+            if full && pending.request.adds_values() {
+                return Err(KvError::NoSpace);
+            }
+            batch.check(&self.window, &pending.request, now)?;
+            let (_, stored) = stored.as_ref().map_err(Clone::clone)?;
+            batch.accept(&pending.request, stored)
+        };
+        group
+            .into_iter()
+            .map(|pending| {
+                let outcome = decide(&pending);
+                (pending, outcome)
+            })
+            .collect()
+    }
+
+    fn is_full(&self, group: &[Pending]) -> bool {
+        let Some(free) = self.shared.space.free_bytes() else {
+            return false;
+        };
+        let bytes: usize = group.iter().map(|pending| pending.request.bytes).sum();
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        free < FREE_BYTES_MIN.saturating_add(bytes.saturating_mul(FREE_BYTES_PER_BYTE))
+    }
+
+    fn make_durable(&mut self, file: File, batch: Batch, outcomes: &mut Outcomes) {
+        let version = batch.version();
+        let (conflicts, writes) = batch.into_parts();
+        // The engine may panic on a damaged file; that must not take the store down for good.
+        let written = catch_unwind(AssertUnwindSafe(|| {
+            file.write(version, &writes)?;
+            // The batch is in the file by now, so that an error no longer says it is not.
+            file.snapshot().map_err(Failure::into_unsure)
+        }))
+        .unwrap_or_else(|_| Err(Failure::panicked()));
+        match written {
+            Ok((_, snapshot)) => {
+                let now = self.shared.now();
+                self.file = Some(file);
+                self.newest = version;
+                let floor = {
+                    let mut versions = self.shared.versions.write();
+                    versions.publish(version, now, snapshot);
+                    versions.floor()
+                };
+                self.window.add(&conflicts, version);
+                self.window.expire(floor, conflicts.len());
+            }
+            Err(failure) => {
+                drop(file);
+                self.recover(failure, (version, conflicts), outcomes);
+            }
+        }
+    }
+
+    /// After a failed write: finds out what became of it, from the file if that can be opened.
+    fn recover(&mut self, failure: Failure, batch: (Version, RangeSet), outcomes: &mut Outcomes) {
+        let unsure = failure.is_unsure();
+        let version = batch.0;
+        let error = failure.into_error();
+        tracing::error!(%error, "write metadata store");
+        self.doubtful = unsure.then_some(batch);
+        self.take_down(error.clone());
+        self.reopen();
+        let failed = match (&self.file, unsure) {
+            (Some(_), true) if self.newest >= version => return,
+            (None, true) => KvError::OutcomeUnknown,
+            _ => error,
+        };
+        for (_, outcome) in outcomes.iter_mut().filter(|(_, outcome)| outcome.is_ok()) {
+            *outcome = Err(failed.clone());
+        }
+    }
+
+    /// Closes the file for now. Reads fail with `why` until it is open again.
+    fn take_down(&mut self, why: KvError) {
+        *self.shared.down.lock() = Some(why);
+        self.shared.versions.write().withdraw();
+        self.shared.space.refresh();
+        self.pause = REOPEN_PAUSE_MIN;
+        // The file is closed by dropping it; it has failed already.
+        self.file = None;
+    }
+
+    fn reopen(&mut self) {
+        match self.try_reopen() {
+            Ok(()) => {
+                *self.shared.down.lock() = None;
+                tracing::info!(version = self.newest.0, "metadata store is open again");
+            }
+            Err(error) => {
+                tracing::warn!(%error, "reopen metadata store");
+                *self.shared.down.lock() = Some(error);
+                self.reopen_at = self.clock.monotonic().saturating_add(self.pause);
+                self.pause = self.pause.saturating_mul(2).min(REOPEN_PAUSE_MAX);
+            }
+        }
+    }
+
+    fn try_reopen(&mut self) -> Result<(), KvError> {
+        let file = File::reopen(&self.settings).map_err(KvError::from)?;
+        let (version, snapshot) = file.snapshot().map_err(Failure::into_error)?;
+        if version < self.newest {
+            let lost = format!("version {} is lost, {} is left", self.newest.0, version.0);
+            return Err(KvError::Corrupt(lost));
+        }
+        let doubtful = self.doubtful.take();
+        if let Some((doubted, conflicts)) = doubtful
+            && version >= doubted
+        {
+            self.window.add(&conflicts, doubted);
+        }
+        let now = self.shared.now();
+        self.shared.versions.write().restore(version, now, snapshot);
+        self.newest = version;
+        self.file = Some(file);
+        Ok(())
+    }
+}
+
+fn answer(pending: Pending, outcome: Result<Committed, KvError>) {
+    // Whoever waited may have been dropped; the commit stands all the same.
+    let _nobody = pending.reply.send(outcome);
+}
