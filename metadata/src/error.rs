@@ -59,6 +59,12 @@ pub enum FsError {
     /// The name is longer than 255 bytes.
     #[error("name too long")]
     NameTooLong,
+    /// The two objects are not in the same session.
+    #[error("objects of different sessions")]
+    CrossSession,
+    /// Stored data is damaged. Logged where it was found; `holdfast check` says more.
+    #[error("stored data is damaged")]
+    Corrupt,
 }
 
 impl From<NameError> for FsError {

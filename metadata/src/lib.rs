@@ -10,5 +10,6 @@ pub mod permission;
 pub mod record;
 pub mod session;
 pub mod stat;
+pub mod store;
 
 pub use error::{FsError, Miss, OpError, OpResult};

@@ -103,6 +103,11 @@ impl Connection {
         self.wake.notify_one();
     }
 
+    /// Sends a reply whose guard is gone already.
+    pub(crate) fn send_late(&self, reply: Reply) {
+        self.send(std::iter::once(reply));
+    }
+
     /// Sends replies, or as much of them as the socket takes now; the rest follows.
     fn send(&self, replies: impl Iterator<Item = Reply>) {
         let mut bytes = 0;

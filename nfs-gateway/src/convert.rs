@@ -7,7 +7,7 @@ use crate::wire::nfs3::{self as wire, Fattr, WccAttr, access};
 
 /// `fattr3` of an object in the filesystem `fsid`.
 #[must_use]
-pub fn fattr(stat: &Stat, fsid: u64) -> Fattr {
+pub(crate) fn fattr(stat: &Stat, fsid: u64) -> Fattr {
     Fattr {
         kind: kind_to_wire(stat.kind),
         mode: stat.mode,
@@ -16,7 +16,10 @@ pub fn fattr(stat: &Stat, fsid: u64) -> Fattr {
         gid: stat.gid,
         size: stat.size,
         used: stat.used,
-        rdev: wire::Device { major: stat.device.major, minor: stat.device.minor },
+        rdev: wire::Device {
+            major: stat.device.major,
+            minor: stat.device.minor,
+        },
         fsid,
         fileid: stat.inode.raw(),
         atime: stat.atime,
@@ -27,23 +30,30 @@ pub fn fattr(stat: &Stat, fsid: u64) -> Fattr {
 
 /// `wcc_data` of a change.
 #[must_use]
-pub fn wcc(wcc: &stat::Wcc, fsid: u64) -> wire::Wcc {
+pub(crate) fn wcc(wcc: &stat::Wcc, fsid: u64) -> wire::Wcc {
     let before = &wcc.before;
     wire::Wcc {
-        before: Some(WccAttr { size: before.size, mtime: before.mtime, ctime: before.ctime }),
+        before: Some(WccAttr {
+            size: before.size,
+            mtime: before.mtime,
+            ctime: before.ctime,
+        }),
         after: Some(fattr(&wcc.after, fsid)),
     }
 }
 
 /// `wcc_data` of an object that was not changed.
 #[must_use]
-pub fn unchanged(stat: Option<Stat>, fsid: u64) -> wire::Wcc {
-    wire::Wcc { before: None, after: stat.map(|stat| fattr(&stat, fsid)) }
+pub(crate) fn unchanged(stat: Option<Stat>, fsid: u64) -> wire::Wcc {
+    wire::Wcc {
+        before: None,
+        after: stat.map(|stat| fattr(&stat, fsid)),
+    }
 }
 
 /// The attributes that a client wants set.
 #[must_use]
-pub fn set_attrs(attributes: &wire::SetAttributes) -> SetAttrs {
+pub(crate) fn set_attrs(attributes: &wire::SetAttributes) -> SetAttrs {
     SetAttrs {
         mode: attributes.mode,
         uid: attributes.uid,
@@ -56,7 +66,7 @@ pub fn set_attrs(attributes: &wire::SetAttributes) -> SetAttrs {
 
 /// The access bits among `asked` that are granted.
 #[must_use]
-pub fn access_bits(granted: Access, asked: u32) -> u32 {
+pub(crate) fn access_bits(granted: Access, asked: u32) -> u32 {
     let bits = [
         (granted.read, access::READ),
         (granted.lookup, access::LOOKUP),
@@ -65,7 +75,10 @@ pub fn access_bits(granted: Access, asked: u32) -> u32 {
         (granted.delete, access::DELETE),
         (granted.execute, access::EXECUTE),
     ];
-    let all = bits.iter().filter(|(has, _)| *has).fold(0, |sum, (_, bit)| sum | bit);
+    let all = bits
+        .iter()
+        .filter(|(has, _)| *has)
+        .fold(0, |sum, (_, bit)| sum | bit);
     all & asked
 }
 

@@ -6,15 +6,24 @@
 //! [`Connection`] sends it.
 
 mod connection;
+mod convert;
 mod counters;
 mod gate;
+mod gateway;
 mod handle;
+mod metrics;
+mod mount;
 mod outbound;
+mod procedures;
 mod server;
+mod session;
+mod status;
 pub mod wire;
 
 pub use connection::{CallGuard, Connection};
 pub use counters::{Counter, TransportCounters};
 pub use gate::Gate;
+pub use gateway::{Engines, Gateway, GatewayOptions};
 pub use handle::{FileHandle, HANDLE_BYTES, HandleKey, HandleKeys, SignedHandle, Stale};
+pub use metrics::GatewayCounters;
 pub use server::{Server, ServerLimits, Service};

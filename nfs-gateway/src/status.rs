@@ -7,7 +7,7 @@ use nfsserve::nfs::nfsstat3;
 
 /// The status of RFC 1813, section 2.6, for a failed operation.
 #[must_use]
-pub fn status(error: FsError) -> nfsstat3 {
+pub(crate) fn status(error: FsError) -> nfsstat3 {
     match error {
         FsError::NotFound => nfsstat3::NFS3ERR_NOENT,
         FsError::Exists => nfsstat3::NFS3ERR_EXIST,
@@ -26,5 +26,7 @@ pub fn status(error: FsError) -> nfsstat3 {
         FsError::QuotaExceeded => nfsstat3::NFS3ERR_DQUOT,
         FsError::NoSpace => nfsstat3::NFS3ERR_NOSPC,
         FsError::NameTooLong => nfsstat3::NFS3ERR_NAMETOOLONG,
+        FsError::CrossSession => nfsstat3::NFS3ERR_XDEV,
+        FsError::Corrupt => nfsstat3::NFS3ERR_IO,
     }
 }

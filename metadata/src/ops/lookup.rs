@@ -60,7 +60,11 @@ pub struct Listing {
 pub fn list_head(image: &mut Image, cx: Context<'_>, dir: InodeId) -> OpResult<Listing> {
     let stat = directory(image, dir)?;
     require(&stat, cx.caller, READ)?;
-    Ok(Listing { dir: stat, parent: image.parent(dir)?, end: false })
+    Ok(Listing {
+        dir: stat,
+        parent: image.parent(dir)?,
+        end: false,
+    })
 }
 
 /// Calls `visit` with the entries of `dir` after `cookie` in cookie order, a group of equal cookies

@@ -85,6 +85,12 @@ impl Fence {
         }
     }
 
+    /// The session.
+    #[must_use]
+    pub fn session(&self) -> SessionId {
+        self.session
+    }
+
     /// The owner's epoch.
     #[must_use]
     pub fn epoch(&self) -> Epoch {

@@ -11,7 +11,12 @@ use crate::wire::results::{self, AccessOk, GetattrOk, ReadlinkOk, WccOk};
 
 pub(super) fn getattr(scope: &mut Scope<'_>, inode: InodeId) -> OpResult<Reply> {
     let stat = ops::getattr(scope.image, inode)?;
-    Ok(results::ok(scope.xid, &GetattrOk { attributes: scope.view.fattr(&stat) }))
+    Ok(results::ok(
+        scope.xid,
+        &GetattrOk {
+            attributes: scope.view.fattr(&stat),
+        },
+    ))
 }
 
 pub(super) fn setattr(
@@ -21,7 +26,12 @@ pub(super) fn setattr(
 ) -> OpResult<Reply> {
     let attrs = set_attrs(&args.attributes);
     let change = ops::set_attributes(scope.image, scope.cx, inode, attrs, args.guard)?;
-    Ok(results::ok(scope.xid, &WccOk { wcc: wcc(&change, scope.view.fsid) }))
+    Ok(results::ok(
+        scope.xid,
+        &WccOk {
+            wcc: wcc(&change, scope.view.fsid),
+        },
+    ))
 }
 
 pub(super) fn access(scope: &mut Scope<'_>, inode: InodeId, asked: u32) -> OpResult<Reply> {
@@ -39,5 +49,11 @@ pub(super) fn access(scope: &mut Scope<'_>, inode: InodeId, asked: u32) -> OpRes
 pub(super) fn readlink(scope: &mut Scope<'_>, inode: InodeId) -> OpResult<Reply> {
     let (target, stat) = ops::readlink(scope.image, inode)?;
     let attributes = Some(scope.view.fattr(&stat));
-    Ok(results::ok(scope.xid, &ReadlinkOk { attributes, target: &target }))
+    Ok(results::ok(
+        scope.xid,
+        &ReadlinkOk {
+            attributes,
+            target: &target,
+        },
+    ))
 }

@@ -6,6 +6,7 @@
 
 use base::InodeId;
 use base::limits::READ_BYTES_MAX;
+use bytes::Bytes;
 use metadata::stat::{Before, FileKind, Stat, Wcc};
 use metadata::{FsError, OpError, ops};
 
@@ -15,6 +16,9 @@ use crate::wire::args::{ReadArgs, WriteArgs};
 use crate::wire::nfs3::Stability;
 use crate::wire::reply::Reply;
 use crate::wire::results::{self, CommitOk, WriteOk};
+
+/// Data up to this size is copied out of the received record, which it would keep in memory.
+const COPIED_BYTES_MAX: usize = 16 * 1024;
 
 pub(super) fn read(
     scope: &mut Scope<'_>,
@@ -31,7 +35,12 @@ pub(super) fn write(
     inode: InodeId,
     args: &WriteArgs<'_>,
 ) -> Result<Step, OpError> {
-    let written = ops::write(scope.image, scope.cx, inode, args.offset, &args.data)?;
+    let data = if args.data.len() <= COPIED_BYTES_MAX {
+        Bytes::copy_from_slice(&args.data)
+    } else {
+        args.data.clone()
+    };
+    let written = ops::write(scope.image, scope.cx, inode, args.offset, &data)?;
     let count = u32::try_from(args.data.len()).unwrap_or(u32::MAX);
     if args.stability == Stability::Unstable {
         return Ok(Step::Reply(write_reply(
@@ -59,7 +68,12 @@ pub(super) fn commit(scope: &mut Scope<'_>, inode: InodeId) -> Result<Step, OpEr
         _ => return Err(FsError::Invalid.into()),
     }
     let until = scope.image.last_write();
-    let stable = Stable { inode, until, before: Before::from(&stat), write: None };
+    let stable = Stable {
+        inode,
+        until,
+        before: Before::from(&stat),
+        write: None,
+    };
     settle(scope, stable, &stat)
 }
 
@@ -71,17 +85,25 @@ fn settle(scope: &mut Scope<'_>, stable: Stable, after: &Stat) -> Result<Step, O
             return Ok(Step::Stable(stable));
         }
     }
-    Ok(Step::Reply(stable_reply(scope.xid, scope.view, &stable, after)))
+    Ok(Step::Reply(stable_reply(
+        scope.xid, scope.view, &stable, after,
+    )))
 }
 
 /// The reply of a WRITE or COMMIT whose data is stored.
 pub(crate) fn stable_reply(xid: u32, view: &View, stable: &Stable, after: &Stat) -> Reply {
-    let change = Wcc { before: stable.before, after: *after };
+    let change = Wcc {
+        before: stable.before,
+        after: *after,
+    };
     match stable.write {
         Some(written) => write_reply(xid, view, &change, written),
         None => results::ok(
             xid,
-            &CommitOk { wcc: wcc(&change, view.fsid), verifier: view.verifier },
+            &CommitOk {
+                wcc: wcc(&change, view.fsid),
+                verifier: view.verifier,
+            },
         ),
     }
 }
@@ -90,6 +112,11 @@ fn write_reply(xid: u32, view: &View, change: &Wcc, written: (u32, Stability)) -
     let (count, committed) = written;
     results::ok(
         xid,
-        &WriteOk { wcc: wcc(change, view.fsid), count, committed, verifier: view.verifier },
+        &WriteOk {
+            wcc: wcc(change, view.fsid),
+            count,
+            committed,
+            verifier: view.verifier,
+        },
     )
 }

@@ -50,10 +50,17 @@ pub(super) fn readdir(
     let attributes = scope.view.fattr(&head.dir);
     let mut list =
         DirListWriter::readdir(scope.xid, Some(&attributes), COOKIE_VERIFIER, args.count);
-    let dots = [(COOKIE_DOT, &b"."[..], dir), (COOKIE_DOTDOT, b"..", head.parent)];
+    let dots = [
+        (COOKIE_DOT, &b"."[..], dir),
+        (COOKIE_DOTDOT, b"..", head.parent),
+    ];
     for (cookie, name, inode) in dots {
         if args.cookie < cookie {
-            list.push(&DirEntry { fileid: inode.raw(), name, cookie });
+            list.push(&DirEntry {
+                fileid: inode.raw(),
+                name,
+                cookie,
+            });
         }
     }
     let listing = ops::list(scope.image, scope.cx, dir, args.cookie, |hash, group| {
@@ -62,7 +69,11 @@ pub(super) fn readdir(
         // Entries with equal cookies go out together or not at all.
         let fits = group.iter().all(|(name, entry)| {
             let fileid = entry.inode.raw();
-            list.push(&DirEntry { fileid, name: name.as_bytes(), cookie })
+            list.push(&DirEntry {
+                fileid,
+                name: name.as_bytes(),
+                cookie,
+            })
         });
         if !fits {
             list.undo_to(position);
@@ -87,38 +98,63 @@ pub(super) fn readdirplus(
         args.dir_count,
         args.max_count,
     );
-    let dots = [(COOKIE_DOT, &b"."[..], dir), (COOKIE_DOTDOT, b"..", head.parent)];
+    let dots = [
+        (COOKIE_DOT, &b"."[..], dir),
+        (COOKIE_DOTDOT, b"..", head.parent),
+    ];
     for (cookie, name, inode) in dots {
         if args.cookie < cookie {
             let stat = ops::getattr(scope.image, inode)?;
             let handle = view.handle(inode);
-            let plus =
-                DirEntryPlus { attributes: Some(view.fattr(&stat)), object: Some(handle.wire()) };
-            list.push_plus(&DirEntry { fileid: inode.raw(), name, cookie }, &plus);
+            let plus = DirEntryPlus {
+                attributes: Some(view.fattr(&stat)),
+                object: Some(handle.wire()),
+            };
+            list.push_plus(
+                &DirEntry {
+                    fileid: inode.raw(),
+                    name,
+                    cookie,
+                },
+                &plus,
+            );
         }
     }
     let mut missing = Vec::new();
-    let listing = ops::list_with(scope.image, scope.cx, dir, args.cookie, |hash, group, peek| {
-        let position = list.position();
-        let cookie = cookie_of(hash);
-        let fits = group.iter().all(|(name, entry)| {
-            let stat = peek.stat(entry.inode);
-            if stat.is_none() {
-                missing.push(Miss::Inode(entry.inode));
+    let listing = ops::list_with(
+        scope.image,
+        scope.cx,
+        dir,
+        args.cookie,
+        |hash, group, peek| {
+            let position = list.position();
+            let cookie = cookie_of(hash);
+            let fits = group.iter().all(|(name, entry)| {
+                let stat = peek.stat(entry.inode);
+                if stat.is_none() {
+                    missing.push(Miss::Inode(entry.inode));
+                }
+                let handle = view.handle(entry.inode);
+                let plus = DirEntryPlus {
+                    attributes: stat.map(|stat| view.fattr(&stat)),
+                    object: Some(handle.wire()),
+                };
+                let fileid = entry.inode.raw();
+                list.push_plus(
+                    &DirEntry {
+                        fileid,
+                        name: name.as_bytes(),
+                        cookie,
+                    },
+                    &plus,
+                )
+            });
+            if !fits {
+                list.undo_to(position);
             }
-            let handle = view.handle(entry.inode);
-            let plus = DirEntryPlus {
-                attributes: stat.map(|stat| view.fattr(&stat)),
-                object: Some(handle.wire()),
-            };
-            let fileid = entry.inode.raw();
-            list.push_plus(&DirEntry { fileid, name: name.as_bytes(), cookie }, &plus)
-        });
-        if !fits {
-            list.undo_to(position);
-        }
-        fits && missing.len() < LOADS_MAX
-    })?;
+            fits && missing.len() < LOADS_MAX
+        },
+    )?;
     if !missing.is_empty() {
         return Ok(Step::Load(missing));
     }

@@ -32,7 +32,8 @@ impl Space {
             NfsCall::Write(args) => u64::try_from(args.data.len()).unwrap_or(u64::MAX),
             _ => 0,
         };
-        self.available.is_none_or(|available| available >= data.saturating_add(METADATA_BYTES))
+        self.available
+            .is_none_or(|available| available >= data.saturating_add(METADATA_BYTES))
     }
 }
 
@@ -41,7 +42,10 @@ pub(super) fn fsstat(scope: &mut Scope<'_>, inode: InodeId) -> OpResult<Reply> {
     let usage = scope.image.usage();
     let config = scope.image.config();
     let quota_left = config.bytes_max.saturating_sub(usage.bytes);
-    let free = scope.space.available.map_or(quota_left, |available| available.min(quota_left));
+    let free = scope
+        .space
+        .available
+        .map_or(quota_left, |available| available.min(quota_left));
     let free_files = config.inodes_max.saturating_sub(usage.inodes);
     Ok(results::ok(
         scope.xid,

@@ -28,7 +28,13 @@ pub(super) fn create(
 }
 
 pub(super) fn mkdir(scope: &mut Scope<'_>, dir: InodeId, args: &MkdirArgs<'_>) -> OpResult<Reply> {
-    make(scope, dir, args.place.name, &Node::Directory, set_attrs(&args.attributes))
+    make(
+        scope,
+        dir,
+        args.place.name,
+        &Node::Directory,
+        set_attrs(&args.attributes),
+    )
 }
 
 pub(super) fn symlink(
@@ -37,11 +43,20 @@ pub(super) fn symlink(
     args: &SymlinkArgs<'_>,
 ) -> OpResult<Reply> {
     let node = Node::Symlink(Bytes::copy_from_slice(args.target));
-    make(scope, dir, args.place.name, &node, set_attrs(&args.attributes))
+    make(
+        scope,
+        dir,
+        args.place.name,
+        &node,
+        set_attrs(&args.attributes),
+    )
 }
 
 pub(super) fn mknod(scope: &mut Scope<'_>, dir: InodeId, args: &MknodArgs<'_>) -> OpResult<Reply> {
-    let device = Device { major: args.device.major, minor: args.device.minor };
+    let device = Device {
+        major: args.device.major,
+        minor: args.device.minor,
+    };
     let node = match args.kind {
         FileKind::BlockDevice => Node::BlockDevice(device),
         FileKind::CharacterDevice => Node::CharDevice(device),
@@ -51,7 +66,13 @@ pub(super) fn mknod(scope: &mut Scope<'_>, dir: InodeId, args: &MknodArgs<'_>) -
             return Err(FsError::BadType.into());
         }
     };
-    make(scope, dir, args.place.name, &node, set_attrs(&args.attributes))
+    make(
+        scope,
+        dir,
+        args.place.name,
+        &node,
+        set_attrs(&args.attributes),
+    )
 }
 
 pub(super) fn link(scope: &mut Scope<'_>, objects: Objects, name: &[u8]) -> OpResult<Reply> {

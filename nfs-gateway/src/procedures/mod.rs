@@ -210,7 +210,10 @@ fn run(scope: &mut Scope<'_>, call: &NfsCall<'_>, objects: Objects) -> Result<St
 
 impl Scope<'_> {
     fn failed(&self, call: &NfsCall<'_>, objects: Objects, error: FsError) -> Reply {
-        let stats = (self.image.peek(objects.first), self.image.peek(objects.second));
+        let stats = (
+            self.image.peek(objects.first),
+            self.image.peek(objects.second),
+        );
         failed(self.xid, call, error, stats, self.view.fsid)
     }
 }

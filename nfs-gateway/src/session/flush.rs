@@ -13,9 +13,13 @@ impl Session {
         if state.lost || state.image.applied() == state.image.durable() {
             return;
         }
-        let Some(fence) = state.fence.take() else { return };
+        let Some(fence) = state.fence.take() else {
+            return;
+        };
         let session = Arc::clone(self);
-        self.shared.tasks.spawn(async move { session.flush_all(fence).await });
+        self.shared
+            .tasks
+            .spawn(async move { session.flush_all(fence).await });
     }
 
     /// Flushes until nothing is left.
@@ -31,11 +35,23 @@ impl Session {
                 let (changes, totals) = state.image.take_changes();
                 let replies = std::mem::take(&mut state.replies);
                 let forgotten = state.calls.take_forgotten();
-                (FlushBatch { changes, totals, replies, forgotten }, number)
+                (
+                    FlushBatch {
+                        changes,
+                        totals,
+                        replies,
+                        forgotten,
+                    },
+                    number,
+                )
             };
             let began = self.shared.clock.monotonic();
-            let result = fence.flush(self.shared.kv.as_ref(), &self.layers, &batch).await;
-            self.shared.counters.flushed(self.shared.clock.monotonic().saturating_sub(began));
+            let result = fence
+                .flush(self.shared.kv.as_ref(), &self.layers, &batch)
+                .await;
+            self.shared
+                .counters
+                .flushed(self.shared.clock.monotonic().saturating_sub(began));
             match result {
                 Ok(()) => self.flush_done(number),
                 Err(error) => return self.flush_failed(&error),
@@ -50,7 +66,11 @@ impl Session {
             let mut ready = Vec::new();
             let mut later = Vec::new();
             for parked in std::mem::take(&mut state.parked) {
-                if parked.after <= number { ready.push(parked) } else { later.push(parked) }
+                if parked.after <= number {
+                    ready.push(parked)
+                } else {
+                    later.push(parked)
+                }
             }
             state.parked = later;
             // Their results are known from here on, whoever asks.
@@ -58,9 +78,9 @@ impl Session {
                 .iter()
                 .map(|parked| match &parked.to {
                     Recipient::Direct(_) => None,
-                    Recipient::Table(key) => {
+                    Recipient::Table { key, .. } => {
                         let result = bytes::Bytes::copy_from_slice(parked.reply.body());
-                        state.calls.finish(*key, result, true)
+                        state.calls.finish(*key, result, parked.stored)
                     }
                 })
                 .collect();
@@ -70,7 +90,7 @@ impl Session {
             let listed = guards.next().flatten();
             let guard = match to {
                 Recipient::Direct(guard) => Some(guard),
-                Recipient::Table(_) => listed,
+                Recipient::Table { .. } => listed,
             };
             if let Some(guard) = guard {
                 guard.send(reply);
@@ -92,23 +112,7 @@ impl Session {
                 self.shared.counters.flush_failures.count();
             }
         }
-        let (parked, running) = {
-            let mut state = self.state.lock();
-            state.lost = true;
-            self.shared.buffered_changed(state.budgeted, 0);
-            state.budgeted = 0;
-            (std::mem::take(&mut state.parked), state.calls.abandon_all())
-        };
+        self.retire();
         self.shared.forget(&self);
-        for guard in running {
-            guard.close();
-        }
-        for parked in parked {
-            if let Recipient::Direct(guard) = parked.to {
-                guard.close();
-            }
-        }
-        self.flushed.notify_waiters();
-        self.written.notify_waiters();
     }
 }

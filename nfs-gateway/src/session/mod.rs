@@ -33,7 +33,6 @@ use crate::gateway::Shared;
 use crate::handle::FileHandle;
 use crate::procedures::{self, Objects, Scope, Stable, Step, View};
 use crate::wire::args::NfsCall;
-use crate::wire::procedure::Procedure;
 use crate::wire::reply::{Payload, Reply};
 use crate::wire::results::{self, ReadOk};
 use crate::wire::rpc::{self, Call, Credential};
@@ -90,13 +89,20 @@ struct Parked {
     after: u64,
     reply: Reply,
     to: Recipient,
+    /// The flush also stores the reply.
+    stored: bool,
 }
 
 /// Where a reply goes.
 #[derive(Debug)]
 pub(crate) enum Recipient {
     /// To whom the call table says.
-    Table(CallKey),
+    Table {
+        /// The call.
+        key: CallKey,
+        /// Its reply is stored with what it changes.
+        store: bool,
+    },
     /// To the connection the call came over.
     Direct(CallGuard),
 }
@@ -167,6 +173,11 @@ impl Session {
         }
     }
 
+    /// The session's number.
+    pub(crate) fn id(&self) -> base::SessionId {
+        self.view.session
+    }
+
     /// Whether a handle belongs to this session as it is now.
     pub(crate) fn accepts(&self, handle: &FileHandle) -> bool {
         handle.session == self.view.session
@@ -176,7 +187,10 @@ impl Session {
 
     /// The view that mounts of this session share, with the flags of one of them.
     pub(crate) fn view(&self, flags: u16) -> View {
-        View { flags, ..self.view.clone() }
+        View {
+            flags,
+            ..self.view.clone()
+        }
     }
 
     /// Runs a call that has just arrived, as far as memory can answer it.
@@ -193,7 +207,7 @@ impl Session {
         match self.attempt(request, to) {
             Attempt::Reply(reply, Recipient::Direct(_)) => Some(reply),
             Attempt::Reply(reply, to) => {
-                self.deliver(reply, to, false);
+                self.deliver(reply, to);
                 None
             }
             Attempt::Parked => None,
@@ -222,14 +236,20 @@ impl Session {
         let key = CallKey::of(xid, record);
         let arrival = self.state.lock().calls.arrive(key, guard);
         match arrival {
-            Arrival::New => Ok(Recipient::Table(key)),
+            Arrival::New => {
+                let store = !matches!(request.nfs, NfsCall::Write(_));
+                Ok(Recipient::Table { key, store })
+            }
             Arrival::Running => {
                 self.shared.counters.duplicates_running.count();
                 Err(None)
             }
-            Arrival::Done(result, _guard) => {
+            Arrival::Done { result, loaded, .. } => {
                 self.shared.counters.replayed.count();
-                Err(Some(rpc::replay(xid, &result)))
+                if loaded {
+                    self.shared.counters.replayed_from_store.count();
+                }
+                Err(Some(rpc::repeated(xid, &result)))
             }
         }
     }
@@ -239,7 +259,8 @@ impl Session {
         let caller = self.caller(&request.call.credential);
         let now = self.shared.clock.wall();
         let space = self.shared.space();
-        self.last_used_ms.store(self.shared.now_ms(), Ordering::Relaxed);
+        self.last_used_ms
+            .store(self.shared.now_ms(), Ordering::Relaxed);
         let mut state = self.state.lock();
         if state.lost {
             return Attempt::Lost(to);
@@ -248,11 +269,23 @@ impl Session {
             self.kick_flush(&mut state);
             return Attempt::Retry(Retry::Flush, to);
         }
-        let mut view = View { flags: request.flags, ..self.view.clone() };
+        let mut view = View {
+            flags: request.flags,
+            ..self.view.clone()
+        };
         view.verifier = self.verifier(&state);
         let (step, ran) = state.image.run(|image| {
-            let cx = Context { caller: &caller, now };
-            let scope = Scope { xid: request.call.xid, image, cx, view: &view, space };
+            let cx = Context {
+                caller: &caller,
+                now,
+            };
+            let scope = Scope {
+                xid: request.call.xid,
+                image,
+                cx,
+                view: &view,
+                space,
+            };
             procedures::execute(scope, request.nfs, request.objects)
         });
         self.after_run(&mut state, request.objects.first);
@@ -278,9 +311,11 @@ impl Session {
         to: Recipient,
         ran: metadata::image::Ran,
     ) -> Attempt {
+        let mut stored = false;
         if ran.changed
-            && let Recipient::Table(key) = &to
+            && let Recipient::Table { key, store: true } = &to
         {
+            stored = true;
             state.replies.push(metadata::session::StoredReply {
                 xid: key.xid,
                 hash: key.hash,
@@ -290,7 +325,12 @@ impl Session {
         if ran.durable_after <= state.image.durable() {
             return Attempt::Reply(reply, to);
         }
-        state.parked.push(Parked { after: ran.durable_after, reply, to });
+        state.parked.push(Parked {
+            after: ran.durable_after,
+            reply,
+            to,
+            stored,
+        });
         // What it waits for may have been changed by a call whose flush has not begun.
         self.kick_flush(state);
         Attempt::Parked
@@ -320,22 +360,32 @@ impl Session {
         to: Recipient,
     ) -> Attempt {
         let attributes = Some(self.view.fattr(&read.file));
-        let reply = results::read(xid, &ReadOk { attributes, eof: read.end }, payload);
+        let reply = results::read(
+            xid,
+            &ReadOk {
+                attributes,
+                eof: read.end,
+            },
+            payload,
+        );
         let mut state = self.state.lock();
         if state.lost {
             return Attempt::Lost(to);
         }
-        let ran = metadata::image::Ran { durable_after: after, changed: false };
+        let ran = metadata::image::Ran {
+            durable_after: after,
+            changed: false,
+        };
         self.answer(&mut state, reply, to, ran)
     }
 
     /// Sends a reply to whoever waits for it, and remembers it if the call is tracked.
-    fn deliver(&self, reply: Reply, to: Recipient, stored: bool) {
+    fn deliver(&self, reply: Reply, to: Recipient) {
         let guard = match to {
             Recipient::Direct(guard) => Some(guard),
-            Recipient::Table(key) => {
+            Recipient::Table { key, .. } => {
                 let result = Bytes::copy_from_slice(reply.body());
-                self.state.lock().calls.finish(key, result, stored)
+                self.state.lock().calls.finish(key, result, false)
             }
         };
         if let Some(guard) = guard {
@@ -347,7 +397,7 @@ impl Session {
     pub(crate) fn hang_up(&self, to: Recipient) {
         let guard = match to {
             Recipient::Direct(guard) => Some(guard),
-            Recipient::Table(key) => self.state.lock().calls.abandon(key),
+            Recipient::Table { key, .. } => self.state.lock().calls.abandon(key),
         };
         if let Some(guard) = guard {
             guard.close();
@@ -374,10 +424,18 @@ impl Session {
 
     /// The identity a call runs as.
     fn caller(&self, credential: &Credential<'_>) -> Caller {
-        let nobody = Caller { uid: NOBODY, gid: NOBODY, groups: Vec::new() };
+        let nobody = Caller {
+            uid: NOBODY,
+            gid: NOBODY,
+            groups: Vec::new(),
+        };
         let claimed = credential.caller();
         match self.record.identity {
-            Identity::AllSquash { uid, gid } => Caller { uid, gid, groups: Vec::new() },
+            Identity::AllSquash { uid, gid } => Caller {
+                uid,
+                gid,
+                groups: Vec::new(),
+            },
             Identity::Passthrough => claimed.unwrap_or(nobody),
             Identity::RootSquash => match claimed {
                 Some(caller) if !caller.is_root() => caller,
@@ -407,13 +465,26 @@ impl Session {
         state.lost || state.is_quiet()
     }
 
-    /// Stops serving the session; what is in memory is given up. Only for a session that is quiet
-    /// or lost.
+    /// Stops serving the session and gives up what is only in memory. Connections with calls of it
+    /// are closed, so that the clients ask again.
     pub(crate) fn retire(&self) {
-        let mut state = self.state.lock();
-        state.lost = true;
-        self.shared.buffered_changed(state.budgeted, 0);
-        state.budgeted = 0;
+        let (parked, running) = {
+            let mut state = self.state.lock();
+            state.lost = true;
+            self.shared.buffered_changed(state.budgeted, 0);
+            state.budgeted = 0;
+            (std::mem::take(&mut state.parked), state.calls.abandon_all())
+        };
+        for guard in running {
+            guard.close();
+        }
+        for parked in parked {
+            if let Recipient::Direct(guard) = parked.to {
+                guard.close();
+            }
+        }
+        self.flushed.notify_waiters();
+        self.written.notify_waiters();
     }
 
     /// Retires the session if nothing of it is only in memory.
@@ -471,18 +542,22 @@ fn first_8(hasher: &blake3::Hasher) -> [u8; 8] {
     bytes
 }
 
-/// What a procedure's name is in logs, for the session's own tasks.
-pub(crate) fn name(procedure: Procedure) -> &'static str {
-    procedure.name()
-}
-
 /// A failed call's reply, when only the error is known.
 fn failure(session: &Session, request: &Request<'_>, error: FsError) -> Reply {
     let state = session.state.lock();
     let objects = request.objects;
-    let stats = (state.image.peek(objects.first), state.image.peek(objects.second));
+    let stats = (
+        state.image.peek(objects.first),
+        state.image.peek(objects.second),
+    );
     drop(state);
-    procedures::failed(request.call.xid, request.nfs, error, stats, session.view.fsid)
+    procedures::failed(
+        request.call.xid,
+        request.nfs,
+        error,
+        stats,
+        session.view.fsid,
+    )
 }
 
 /// What a stable write's task needs beside the session.

@@ -42,7 +42,13 @@ enum Known {
     /// It runs; its reply goes here.
     Running(CallGuard),
     /// It ran. The result part of its reply, and whether that is in the store.
-    Done { result: Bytes, stored: bool },
+    Done {
+        result: Bytes,
+        /// It is in the store.
+        stored: bool,
+        /// It came from the store: an owner before this one ran the call.
+        loaded: bool,
+    },
 }
 
 /// What to do with a call that has arrived.
@@ -52,8 +58,13 @@ pub(crate) enum Arrival {
     New,
     /// It runs already; this copy's connection gets the reply.
     Running,
-    /// It ran; this is its result. Whether that came from the store.
-    Done(Bytes, CallGuard),
+    /// It ran; this is its result.
+    Done {
+        result: Bytes,
+        loaded: bool,
+        /// Still counts the copy as in flight.
+        _guard: CallGuard,
+    },
 }
 
 /// Calls of one session.
@@ -71,7 +82,14 @@ impl Calls {
     pub(crate) fn from_stored(replies: Vec<(u32, [u8; 16], Bytes)>) -> Self {
         let mut calls = Self::default();
         for (xid, hash, result) in replies {
-            calls.remember(CallKey { xid, hash }, Known::Done { result, stored: true });
+            calls.remember(
+                CallKey { xid, hash },
+                Known::Done {
+                    result,
+                    stored: true,
+                    loaded: true,
+                },
+            );
         }
         calls
     }
@@ -88,14 +106,30 @@ impl Calls {
                 *waiting = guard;
                 Arrival::Running
             }
-            Some(Known::Done { result, .. }) => Arrival::Done(result.clone(), guard),
+            Some(Known::Done { result, loaded, .. }) => Arrival::Done {
+                result: result.clone(),
+                loaded: *loaded,
+                _guard: guard,
+            },
         }
     }
 
     /// Takes note of a call's result; returns where its reply goes.
-    pub(crate) fn finish(&mut self, key: CallKey, result: Bytes, stored: bool) -> Option<CallGuard> {
+    pub(crate) fn finish(
+        &mut self,
+        key: CallKey,
+        result: Bytes,
+        stored: bool,
+    ) -> Option<CallGuard> {
         let before = self.known.remove(&key);
-        self.remember(key, Known::Done { result, stored });
+        self.remember(
+            key,
+            Known::Done {
+                result,
+                stored,
+                loaded: false,
+            },
+        );
         match before {
             Some(Known::Running(guard)) => Some(guard),
             _ => None,

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::Timestamp;
 use bytes::Bytes;
 use chunkstore::ChunkError;
-use metadata::image::{InodeNumbers, Piece};
+use metadata::image::{Image, InodeNumbers, Piece};
 use metadata::ops::Read;
 use metadata::session::load;
 use metadata::stat::Stat;
-use metadata::{FsError, Miss};
+use metadata::{FsError, Miss, OpError, OpResult};
 
 use super::{Attempt, Recipient, Request, Session, StableWrite, failure, writeback};
 use crate::gateway::decode_request;
@@ -50,16 +51,27 @@ impl Session {
     /// Takes a call that memory could not answer to a task of its own.
     pub(super) fn go_slow(self: &Arc<Self>, record: Bytes, retry: Retry, to: Recipient) {
         let session = Arc::clone(self);
-        self.shared.tasks.spawn(async move { session.run_slow(record, retry, to).await });
+        self.shared
+            .tasks
+            .spawn(async move { session.run_slow(record, retry, to).await });
     }
 
-    /// A call of a session that is no longer ours: its client asks again.
-    pub(super) fn go_elsewhere(&self, _record: Bytes, to: Recipient) {
-        self.hang_up(to);
+    /// Starts a call anew whose session is no longer held in memory: whoever owns it now serves it.
+    pub(super) fn go_elsewhere(self: &Arc<Self>, record: Bytes, to: Recipient) {
+        self.shared.forget(self);
+        let guard = match to {
+            Recipient::Direct(guard) => Some(guard),
+            Recipient::Table { key, .. } => self.state.lock().calls.abandon(key),
+        };
+        if let Some(guard) = guard {
+            self.shared.dispatch_again(record, guard);
+        }
     }
 
     async fn run_slow(self: Arc<Self>, record: Bytes, mut retry: Retry, mut to: Recipient) {
-        let Some(decoded) = decode_request(&record, &self.shared) else { return self.hang_up(to) };
+        let Some(decoded) = decode_request(&record, &self.shared) else {
+            return self.hang_up(to);
+        };
         let request = decoded.request();
         for _ in 0..LOADS_MAX {
             let attempt = match retry {
@@ -81,9 +93,9 @@ impl Session {
                 },
             };
             match attempt {
-                Attempt::Reply(reply, to) => return self.deliver(reply, to, false),
+                Attempt::Reply(reply, to) => return self.deliver(reply, to),
                 Attempt::Parked => return,
-                Attempt::Lost(to) => return self.hang_up(to),
+                Attempt::Lost(to) => return self.go_elsewhere(record.clone(), to),
                 Attempt::Retry(again, back) => {
                     retry = again;
                     to = back;
@@ -94,14 +106,34 @@ impl Session {
         self.hang_up(to);
     }
 
+    /// Runs a reading operation, loading what it misses. `None` if the store fails for long.
+    pub(crate) async fn peek_with<T>(
+        self: &Arc<Self>,
+        operation: impl Fn(&mut Image, Timestamp) -> OpResult<T>,
+    ) -> Option<OpResult<T>> {
+        for _ in 0..LOADS_MAX {
+            let now = self.shared.clock.wall();
+            let (result, _) = self.state.lock().image.run(|image| operation(image, now));
+            match result {
+                Err(OpError::Miss(miss)) => match self.load_all(&[miss]).await {
+                    Ok(()) => {}
+                    Err(Stop::Fail(error)) => return Some(Err(error.into())),
+                    Err(Stop::HangUp) => return None,
+                },
+                result => return Some(result),
+            }
+        }
+        None
+    }
+
     fn stop(&self, request: &Request<'_>, stop: &Stop, to: Recipient) {
         match stop {
-            Stop::Fail(error) => self.deliver(failure(self, request, *error), to, false),
+            Stop::Fail(error) => self.deliver(failure(self, request, *error), to),
             Stop::HangUp => self.hang_up(to),
         }
     }
 
-    async fn wait_for_flush(self: &Arc<Self>) {
+    pub(super) async fn wait_for_flush(self: &Arc<Self>) {
         let flushed = self.flushed.notified();
         {
             let mut state = self.state.lock();
@@ -157,7 +189,11 @@ impl Session {
     }
 
     async fn more_numbers(&self) -> Result<InodeNumbers, LoadFailure> {
-        let allocated = self.shared.store.allocate_inodes(self.record.workspace).await;
+        let allocated = self
+            .shared
+            .store
+            .allocate_inodes(self.record.workspace)
+            .await;
         allocated.map_err(|error| {
             tracing::warn!(session = %self.view.session, %error, "no inode numbers");
             LoadFailure::Unavailable
@@ -169,7 +205,9 @@ impl Session {
         let mut fetched = std::collections::HashMap::new();
         let began = self.shared.clock.monotonic();
         for piece in pieces {
-            let Piece::Chunk { id, .. } = piece else { continue };
+            let Piece::Chunk { id, .. } = piece else {
+                continue;
+            };
             while !fetched.contains_key(id) {
                 match self.shared.chunks.get(self.domain, *id).await {
                     Ok(content) => {
@@ -197,6 +235,7 @@ impl Session {
     async fn store_until(self: &Arc<Self>, stable: &StableWrite) -> Result<Stat, Stop> {
         let began = self.shared.clock.monotonic();
         loop {
+            self.wait_for_flush().await;
             let written = self.written.notified();
             let job = {
                 let mut state = self.state.lock();
@@ -204,7 +243,10 @@ impl Session {
                     return Err(Stop::HangUp);
                 }
                 if !state.image.has_unwritten_until(stable.inode, stable.until) {
-                    return state.image.peek(stable.inode).ok_or(Stop::Fail(FsError::Stale));
+                    return state
+                        .image
+                        .peek(stable.inode)
+                        .ok_or(Stop::Fail(FsError::Stale));
                 }
                 self.next_job(&mut state, stable.inode)
             };
@@ -244,9 +286,9 @@ impl Session {
         }
         let mut view = self.view(request.flags);
         view.verifier = self.verifier(&state);
-        let (after, ran) = state.image.run(|image| {
-            metadata::ops::getattr(image, stable.inode).ok()
-        });
+        let (after, ran) = state
+            .image
+            .run(|image| metadata::ops::getattr(image, stable.inode).ok());
         let stat = after.unwrap_or(*stat);
         let reply = stable_reply(request.call.xid, &view, stable, &stat);
         self.answer(&mut state, reply, to, ran)

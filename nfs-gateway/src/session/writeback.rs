@@ -67,7 +67,11 @@ fn index(number: u32) -> usize {
 impl Session {
     /// What to store next of a file, after settling in memory what is small. `None` if a
     /// write-back of the file runs, or nothing is left.
-    pub(super) fn next_job(self: &Arc<Self>, state: &mut State, inode: InodeId) -> Option<WriteJob> {
+    pub(super) fn next_job(
+        self: &Arc<Self>,
+        state: &mut State,
+        inode: InodeId,
+    ) -> Option<WriteJob> {
         let (_, ran) = state.image.run(|image| image.settle_small(inode));
         if ran.changed {
             self.kick_flush(state);
@@ -82,9 +86,14 @@ impl Session {
         self.shared.tasks.spawn(async move {
             // Until the file is clean, or another task writes it.
             loop {
+                session.wait_for_flush().await;
                 let job = {
                     let mut state = session.state.lock();
-                    if state.lost { None } else { session.next_job(&mut state, inode) }
+                    if state.lost {
+                        None
+                    } else {
+                        session.next_job(&mut state, inode)
+                    }
                 };
                 let Some(job) = job else { return };
                 if let Err(error) = session.write_back(job).await {
@@ -100,7 +109,11 @@ impl Session {
     pub(crate) fn write_back_all(self: &Arc<Self>) {
         let dirty = {
             let state = self.state.lock();
-            if state.lost { Vec::new() } else { state.image.dirty_inodes() }
+            if state.lost {
+                Vec::new()
+            } else {
+                state.image.dirty_inodes()
+            }
         };
         for inode in dirty {
             self.begin_write_back(inode);
@@ -142,8 +155,10 @@ impl Session {
     }
 
     async fn store_blocks(&self, blocks: Vec<BlockJob>) -> Result<Vec<(u32, Block)>, ChunkError> {
-        let tasks: FuturesUnordered<_> =
-            blocks.into_iter().map(|block| self.store_block(block)).collect();
+        let tasks: FuturesUnordered<_> = blocks
+            .into_iter()
+            .map(|block| self.store_block(block))
+            .collect();
         let stored: Vec<(u32, Block)> = tasks.try_collect().await?;
         self.shared.chunks.sync().await?;
         Ok(stored)
@@ -163,8 +178,8 @@ impl Session {
                 chunks.insert(*id, self.shared.chunks.get(self.domain, *id).await?);
             }
         }
-        let payload = payload(&pieces, |id| chunks.get(&id).cloned())
-            .map_err(ChunkError::NotFound)?;
+        let payload =
+            payload(&pieces, |id| chunks.get(&id).cloned()).map_err(ChunkError::NotFound)?;
         let content = match payload.as_slice() {
             [whole] => whole.clone(),
             segments => {
