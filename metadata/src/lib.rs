@@ -11,5 +11,6 @@ pub mod record;
 pub mod session;
 pub mod stat;
 pub mod store;
+pub mod transact;
 
 pub use error::{FsError, Miss, OpError, OpResult};

@@ -37,6 +37,9 @@ pub(super) use window::Window;
 /// Age at which a version can no longer be read, nor committed against.
 pub(super) const AGE_MAX: Duration = Duration::from_millis(KV_TRANSACTION_AGE_MS_MAX);
 
+/// Looks at one pair of a scan.
+pub(super) type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
+
 /// The store's content at one version. Cloning is cheap.
 pub(super) trait Snapshot: Clone + Debug + Send + Sync + 'static {
     /// The value of `key`.
@@ -48,7 +51,7 @@ pub(super) trait Snapshot: Clone + Debug + Send + Sync + 'static {
         start: &[u8],
         end: &[u8],
         reverse: bool,
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        visit: &mut Visit<'_>,
     ) -> Result<(), KvError>;
 }
 

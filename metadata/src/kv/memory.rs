@@ -15,7 +15,7 @@ use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 
 use super::core::{
-    Batch, BatchWrites, CommitRequest, CoreTransaction, Snapshot, Store, Versions, Window,
+    Batch, BatchWrites, CommitRequest, CoreTransaction, Snapshot, Store, Versions, Visit, Window,
 };
 use super::{Committed, Kv, KvError, KvFuture, Transaction, Version};
 
@@ -289,7 +289,7 @@ impl Snapshot for MemorySnapshot {
         start: &[u8],
         end: &[u8],
         reverse: bool,
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        visit: &mut Visit<'_>,
     ) -> Result<(), KvError> {
         let content = self.store.content.read();
         content.check_readable(self.version)?;

@@ -82,7 +82,7 @@ async fn run_seed(subject: &Subject, seed: u64) -> (usize, usize) {
             });
             continue;
         };
-        if rng.u64() % 6 != 0 {
+        if !rng.u64().is_multiple_of(6) {
             let step = random_step(&rng);
             let answer = step.run(&mut *one.transaction).await.expect("step");
             one.steps.push((step, answer));

@@ -4,7 +4,6 @@
 //! writes both in one `redb` transaction, so that the version in the file always tells what the
 //! file holds.
 
-use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,7 +15,7 @@ use redb::{
     backends::FileBackend,
 };
 
-use super::super::core::{BatchWrites, Snapshot};
+use super::super::core::{BatchWrites, Snapshot, Visit};
 use super::super::{KvError, Version};
 use super::{EmbeddedOptions, OpenError, space};
 
@@ -332,7 +331,7 @@ impl Snapshot for FileSnapshot {
         start: &[u8],
         end: &[u8],
         reverse: bool,
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        visit: &mut Visit<'_>,
     ) -> Result<(), KvError> {
         self.reading(|| {
             let mut pairs = self.table.range::<&[u8]>(start..end)?;
