@@ -357,6 +357,7 @@ impl<S: Service> ConnectionTask<S> {
     /// Not safe: the peer would not get what is in flight.
     pub(crate) async fn run(mut self, tasks: Tasks) {
         let end = self.serve(&tasks).await;
+        self.count_end(end);
         tracing::debug!(connection = self.connection.id, ?end, "connection ends");
         if matches!(end, End::PeerClosed | End::Shutdown) {
             self.finish_calls().await;
@@ -368,7 +369,7 @@ impl<S: Service> ConnectionTask<S> {
             self.await_fin().await;
         }
         self.publish_counts();
-        self.count_end(end);
+        self.shared.counters.ended.count();
     }
 
     async fn serve(&mut self, tasks: &Tasks) -> End {
@@ -417,7 +418,7 @@ impl<S: Service> ConnectionTask<S> {
             if let Some(pause) = self.pause() {
                 break Next::Wait(pause);
             }
-            match self.records.next() {
+            match self.records.take() {
                 Ok(None) => break Next::Read,
                 Ok(Some(record)) => {
                     if !self.take_call(record) {
@@ -577,7 +578,6 @@ impl<S: Service> ConnectionTask<S> {
 
     fn count_end(&self, end: End) {
         let counters = &self.shared.counters;
-        counters.ended.count();
         match end {
             End::PeerClosed | End::Shutdown | End::Broken | End::Service => {}
             End::Garbage => counters.ended_garbage.count(),

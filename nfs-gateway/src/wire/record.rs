@@ -7,7 +7,7 @@
 
 use base::limits;
 use bytes::buf::Limit;
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 /// What an idle connection holds, and what a read takes while records are small, in bytes.
 pub const RECEIVE_BYTES_IDLE: usize = 16 * 1024;
@@ -100,7 +100,7 @@ impl RecordReader {
     /// # Errors
     ///
     /// If the stream cannot be read on: the connection has to be closed.
-    pub fn next(&mut self) -> Result<Option<Bytes>, RecordError> {
+    pub fn take(&mut self) -> Result<Option<Bytes>, RecordError> {
         loop {
             if let Some(fragment) = self.copying {
                 if !self.copy(fragment) {
@@ -123,7 +123,7 @@ impl RecordReader {
             if whole && self.buffer.len() < MARK_BYTES + length {
                 return Ok(None);
             }
-            drop(self.buffer.split_to(MARK_BYTES));
+            self.buffer.advance(MARK_BYTES);
             if whole {
                 self.big = length > RECEIVE_BYTES_IDLE;
                 return Ok(Some(self.buffer.split_to(length).freeze()));

@@ -16,7 +16,7 @@ fn read_all(stream: &[u8], step: usize) -> (Vec<Bytes>, Result<(), RecordError>)
     let mut rest = stream;
     loop {
         loop {
-            match reader.next() {
+            match reader.take() {
                 Ok(Some(record)) => records.push(record),
                 Ok(None) => break,
                 Err(error) => return (records, Err(error)),
@@ -36,13 +36,13 @@ fn read_all(stream: &[u8], step: usize) -> (Vec<Bytes>, Result<(), RecordError>)
 fn a_claim_alone_reserves_nothing_and_a_huge_one_is_an_error() {
     let mut reader = RecordReader::new();
     reader.room().put_u32(LAST_FRAGMENT | 0x0010_0000);
-    assert_eq!(reader.next(), Ok(None));
+    assert_eq!(reader.take(), Ok(None));
     assert!(reader.room().remaining_mut() <= RECEIVE_BYTES_IDLE);
     assert!(reader.held_bytes() <= 2 * RECEIVE_BYTES_IDLE);
 
     let mut reader = RecordReader::new();
     reader.room().put_u32(LAST_FRAGMENT | 0x4000_0000);
-    assert_eq!(reader.next(), Err(RecordError::TooLong));
+    assert_eq!(reader.take(), Err(RecordError::TooLong));
     assert!(reader.held_bytes() <= RECEIVE_BYTES_IDLE);
 }
 
@@ -90,7 +90,7 @@ fn big_records_are_hardly_copied() {
     while !rest.is_empty() {
         let before = reader.buffer.as_ptr();
         let have = reader.buffer.len();
-        drop(reader.room());
+        let _room = reader.room();
         if reader.buffer.as_ptr() != before {
             copied += have;
         }
@@ -98,7 +98,7 @@ fn big_records_are_hardly_copied() {
         let taken = room.remaining_mut().min(rest.len());
         room.put_slice(&rest[..taken]);
         rest = &rest[taken..];
-        while let Some(record) = reader.next().unwrap() {
+        while let Some(record) = reader.take().unwrap() {
             assert_eq!(record.len(), data.len());
             found += 1;
         }
@@ -115,7 +115,7 @@ fn an_idle_reader_gives_its_memory_back() {
     let mut reader = RecordReader::new();
     let mut room = reader.room();
     room.put_slice(&fragment(b"abcd", true));
-    assert!(reader.next().unwrap().is_some());
+    assert!(reader.take().unwrap().is_some());
     assert!(!reader.is_inside_record());
     assert!(reader.held_bytes() > 0);
     reader.release_idle();
@@ -152,8 +152,8 @@ proptest! {
     fn any_stream_is_survived(stream in proptest::collection::vec(any::<u8>(), 0..400)) {
         let mut reader = RecordReader::new();
         reader.room().put_slice(&stream);
-        while let Ok(Some(_)) = reader.next() {}
-        drop(reader.room());
+        while let Ok(Some(_)) = reader.take() {}
+        let _room = reader.room();
         prop_assert!(reader.held_bytes() <= 4 * RECEIVE_BYTES_IDLE);
     }
 }
