@@ -12,6 +12,7 @@ import traceback
 MNT = os.environ.get('RIG_MNT', '/mnt/nfs')
 JOB = os.environ.get('RIG_JOB', '/mnt/job')
 TMP = os.environ.get('TMPDIR', '/mnt/scratch')
+LONGEST = 400       # of a value in a message
 START = time.monotonic()
 
 
@@ -29,7 +30,7 @@ def check(condition, *words):
 
 
 def equal(got, want, what):
-    check(got == want, f'{what}: got {got!r}, want {want!r}')
+    check(got == want, f'{what}: got {repr(got)[:LONGEST]}, want {repr(want)[:LONGEST]}')
 
 
 def refused(number, call, *args, **kw):
@@ -118,6 +119,16 @@ def parallel(count, work):
         pids.append(pid)
     bad = [i for i, pid in enumerate(pids) if os.waitpid(pid, 0)[1] != 0]
     check(not bad, f'processes {bad} failed')
+
+
+def as_user(uid, gid, groups, work):
+    """work() in a process with just these credentials."""
+    def child(_):
+        os.setgroups(groups)
+        os.setgid(gid)
+        os.setuid(uid)
+        work()
+    parallel(1, child)
 
 
 def argument(n, default):
