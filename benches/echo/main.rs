@@ -5,7 +5,8 @@ use std::io::Write as _;
 use std::net::{IpAddr, TcpListener};
 use std::process::ExitCode;
 
-use bench_suite::{Error, echo};
+use bench_suite::Error;
+use bench_suite::echo::{self, Replies};
 use clap::Parser;
 
 /// Answers each record with one of the length it asks for.
@@ -17,6 +18,9 @@ struct Arguments {
     /// Port to listen on; 0 takes a free one.
     #[arg(long, default_value_t = 0)]
     port: u16,
+    /// How replies are sent.
+    #[arg(long, value_enum, default_value = "batched")]
+    replies: Replies,
 }
 
 fn serve(arguments: &Arguments) -> Result<(), Error> {
@@ -24,7 +28,7 @@ fn serve(arguments: &Arguments) -> Result<(), Error> {
         TcpListener::bind((arguments.listen, arguments.port)).map_err(Error::io("listen"))?;
     let port = listener.local_addr().map_err(Error::io("listen"))?.port();
     writeln!(std::io::stdout(), "{{\"port\":{port}}}").map_err(Error::io("print the port"))?;
-    echo::serve(&listener)
+    echo::serve(&listener, arguments.replies)
 }
 
 fn main() -> ExitCode {

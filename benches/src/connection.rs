@@ -48,6 +48,12 @@ impl Connection {
         })
     }
 
+    /// Gives up the buffers and keeps the connection open.
+    #[must_use]
+    pub fn into_stream(self) -> TcpStream {
+        self.stream
+    }
+
     /// A number no call of this connection carries at the moment.
     pub(crate) fn next_xid(&mut self) -> u32 {
         self.xid = self.xid.wrapping_add(1);

@@ -7,6 +7,8 @@
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 
+use clap::ValueEnum;
+
 use crate::driver::{Progress, STEPS_MAX, Workload};
 use crate::inbox::Inbox;
 use crate::report::{LoadSizes, Sizes, Step};
@@ -146,12 +148,21 @@ fn is_content(reply: &[u8], pattern: &Pattern) -> bool {
     }
 }
 
+/// How the echo server sends replies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Replies {
+    /// Those of all requests that came together, together: the most the sockets can do.
+    Batched,
+    /// Each with a system call of its own, as most servers do.
+    Single,
+}
+
 /// Serves until the process ends, a thread for each connection.
 ///
 /// # Errors
 ///
 /// If the listener fails.
-pub fn serve(listener: &TcpListener) -> Result<(), Error> {
+pub fn serve(listener: &TcpListener, replies: Replies) -> Result<(), Error> {
     let pattern = Pattern::new();
     std::thread::scope(|scope| {
         let mut threads: Vec<std::thread::ScopedJoinHandle<'_, ()>> = Vec::new();
@@ -166,7 +177,7 @@ pub fn serve(listener: &TcpListener) -> Result<(), Error> {
                 .name("echo".into())
                 .spawn_scoped(scope, move || {
                     // A connection that fails ends; its client sees that.
-                    drop(serve_connection(stream, pattern));
+                    drop(serve_connection(stream, pattern, replies));
                 })
                 .map_err(Error::io("start a thread"))?;
             threads.push(thread);
@@ -174,7 +185,7 @@ pub fn serve(listener: &TcpListener) -> Result<(), Error> {
     })
 }
 
-fn serve_connection(mut stream: TcpStream, pattern: &Pattern) -> Result<(), Error> {
+fn serve_connection(mut stream: TcpStream, pattern: &Pattern, style: Replies) -> Result<(), Error> {
     stream.set_nodelay(true).map_err(Error::io("set up"))?;
     let mut inbox = Inbox::new();
     let mut replies = Vec::with_capacity(2 * BATCH_BYTES);
@@ -189,7 +200,7 @@ fn serve_connection(mut stream: TcpStream, pattern: &Pattern) -> Result<(), Erro
             let whole = pattern.prefix(content);
             replies.extend_from_slice(whole);
             replies.extend_from_slice(pattern.prefix(content - whole.len()));
-            if replies.len() >= BATCH_BYTES {
+            if replies.len() >= BATCH_BYTES || style == Replies::Single {
                 send(&mut stream, &mut replies)?;
             }
         }

@@ -5,6 +5,7 @@
 //! hide in its own mirror image. Read in this order: `xdr` and `rpc` (bytes), `nfs` (calls),
 //! `connection` and `driver` (calls in flight), `workload` (which calls), `run` and `report`.
 
+pub mod api;
 pub mod connection;
 pub mod driver;
 pub mod echo;
