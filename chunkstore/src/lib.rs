@@ -6,6 +6,7 @@
 
 mod chunk;
 pub mod counters;
+pub mod local;
 pub mod memory;
 
 use std::fmt::Debug;

@@ -1,0 +1,69 @@
+//! How much the device can still take, without asking it each time.
+
+use std::fs::File;
+use std::time::Duration;
+
+use base::{Clock, SystemClock};
+use parking_lot::Mutex;
+
+/// How old an answer may be. At 1 GB/s another writer fills 100 MB meanwhile, which is what the
+/// reserve is for.
+const FREE_SPACE_AGE_MAX: Duration = Duration::from_millis(100);
+
+/// The free bytes of a device, as last heard.
+#[derive(Debug)]
+pub(crate) struct FreeSpace {
+    reserve_bytes: u64,
+    clock: SystemClock,
+    last: Mutex<Option<Answer>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Answer {
+    free_bytes: u64,
+    at: Duration,
+}
+
+impl FreeSpace {
+    pub(crate) fn new(reserve_bytes: u64) -> Self {
+        Self {
+            reserve_bytes,
+            clock: SystemClock::new(),
+            last: Mutex::new(None),
+        }
+    }
+
+    /// Free bytes of the device of `dir`, less the reserve. `None` if it does not tell.
+    pub(crate) fn available(&self, dir: &File) -> Option<u64> {
+        let now = self.clock.monotonic();
+        let mut last = self.last.lock();
+        let fresh = last.filter(|answer| now.saturating_sub(answer.at) < FREE_SPACE_AGE_MAX);
+        let answer = match fresh {
+            Some(answer) => answer,
+            None => Answer {
+                free_bytes: free_bytes(dir)?,
+                at: now,
+            },
+        };
+        *last = Some(answer);
+        Some(answer.free_bytes.saturating_sub(self.reserve_bytes))
+    }
+
+    /// Takes note that this store wrote so much.
+    pub(crate) fn used(&self, bytes: u64) {
+        if let Some(answer) = self.last.lock().as_mut() {
+            answer.free_bytes = answer.free_bytes.saturating_sub(bytes);
+        }
+    }
+
+    /// Takes note that the last answer is wrong.
+    pub(crate) fn forget(&self) {
+        *self.last.lock() = None;
+    }
+}
+
+fn free_bytes(dir: &File) -> Option<u64> {
+    let space = rustix::fs::fstatvfs(dir).ok()?;
+    // What an ordinary user may still use.
+    Some(space.f_bavail.saturating_mul(space.f_frsize))
+}
