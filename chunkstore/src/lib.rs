@@ -4,6 +4,7 @@
 //! Whatever is read is verified against its name. Content is compressed with zstd where that
 //! helps.
 
+pub mod cached;
 mod chunk;
 pub mod counters;
 pub mod local;
