@@ -6,7 +6,11 @@
 
 pub mod cached;
 mod chunk;
+#[cfg(any(test, feature = "testing"))]
+pub mod conformance;
 pub mod counters;
+#[cfg(any(test, feature = "testing"))]
+pub mod faulty;
 pub mod local;
 pub mod memory;
 

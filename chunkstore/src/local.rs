@@ -13,7 +13,10 @@ mod open;
 mod pack;
 mod sidecar;
 mod space;
+mod verify;
 mod writer;
+
+pub use self::verify::{CheckSummary, CheckedChunk, ChunkStatus};
 
 use std::fs::File;
 use std::path::Path;
@@ -31,6 +34,7 @@ use self::index::{Key, Location};
 use self::pack::record_bytes;
 use self::space::FreeSpace;
 use self::writer::{Shelf, Writer};
+
 use crate::chunk::Record;
 use crate::counters::Counters;
 use crate::{ChunkError, ChunkFuture, ChunkStore, Domain};

@@ -86,7 +86,8 @@ fn read_packs(path: &Path, pack_bytes: u32, lock: File) -> io::Result<Opened> {
     })
 }
 
-fn numbers_in(path: &Path) -> io::Result<Vec<u32>> {
+/// The numbers of the packs in a directory, in order.
+pub(crate) fn numbers_in(path: &Path) -> io::Result<Vec<u32>> {
     let mut numbers = Vec::new();
     for entry in std::fs::read_dir(path)? {
         numbers.extend(entry?.file_name().to_str().and_then(pack_number));
