@@ -81,3 +81,13 @@ impl ChunkStore for MemoryStore {
         found
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn conforms() {
+        crate::conformance::run(std::sync::Arc::new(MemoryStore::new())).await;
+    }
+}

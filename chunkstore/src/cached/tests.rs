@@ -133,3 +133,11 @@ async fn the_largest_chunk_can_be_cached() {
     let id = store.put(DOMAIN, content.clone()).await.unwrap();
     assert_eq!(store.cached(DOMAIN, id), Some(content));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn conforms() {
+    for bytes in [0, 1 << 20, 64 << 20] {
+        let inner = Arc::new(MemoryStore::new());
+        crate::conformance::run(Arc::new(CachedStore::new(inner, bytes))).await;
+    }
+}

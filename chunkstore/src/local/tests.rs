@@ -56,3 +56,382 @@ async fn a_directory_is_open_once() {
     drop(store);
     open(&dir);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn conforms() {
+    let dir = tempfile::tempdir().unwrap();
+    crate::conformance::run(Arc::new(open(&dir))).await;
+}
+
+fn unavailable<T: std::fmt::Debug>(result: Result<T, ChunkError>) {
+    assert!(
+        matches!(result, Err(ChunkError::Unavailable(_))),
+        "{result:?}"
+    );
+}
+
+fn small_packs() -> LocalOptions {
+    LocalOptions {
+        pack_bytes: PACK_BYTES_MIN,
+        ..LocalOptions::default()
+    }
+}
+
+/// Puts `count` random contents of 256 KiB, which is seven to a pack of the smallest size.
+async fn fill(store: &LocalStore, count: u64) -> Vec<(ChunkId, Bytes)> {
+    let mut chunks = Vec::new();
+    for seed in 0..count {
+        let content = random_bytes(seed, 256 * 1024);
+        chunks.push((store.put(DOMAIN, content.clone()).await.unwrap(), content));
+    }
+    chunks
+}
+
+async fn assert_all(store: &LocalStore, chunks: &[(ChunkId, Bytes)]) {
+    for (id, content) in chunks {
+        assert!(store.get(DOMAIN, *id).await.as_ref() == Ok(content));
+    }
+}
+
+fn flip(path: &Path, at: u64) {
+    let mut bytes = fs::read(path).unwrap();
+    bytes[usize::try_from(at).unwrap()] ^= 1;
+    fs::write(path, bytes).unwrap();
+}
+
+#[tokio::test]
+async fn a_torn_tail_is_cut_off_wherever_it_is_torn() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = pack_path(dir.path(), 0);
+    let store = open(&dir);
+    let first = store.put(DOMAIN, random_bytes(1, 50)).await.unwrap();
+    let second = store.put(DOMAIN, random_bytes(2, 70)).await.unwrap();
+    let last_start = fs::metadata(&path).unwrap().len();
+    let last = store.put(DOMAIN, random_bytes(3, 90)).await.unwrap();
+    store.sync().await.unwrap();
+    drop(store);
+    let whole = fs::read(&path).unwrap();
+
+    let start = usize::try_from(last_start).unwrap();
+    for len in start..whole.len() {
+        for zeros_to_end in [false, true] {
+            let mut torn = whole[..len].to_vec();
+            if zeros_to_end {
+                torn.resize(whole.len(), 0);
+            }
+            fs::write(&path, torn).unwrap();
+            let store = open(&dir);
+            assert!(store.get(DOMAIN, first).await.is_ok());
+            assert!(store.get(DOMAIN, second).await.is_ok());
+            let header_whole = len >= start + crate::chunk::HEADER_BYTES;
+            if zeros_to_end && header_whole {
+                // A record as long as it should be is damaged, not torn, and stays.
+                assert_eq!(
+                    store.get(DOMAIN, last).await,
+                    Err(ChunkError::Corrupt(last))
+                );
+            } else {
+                assert_eq!(
+                    store.get(DOMAIN, last).await,
+                    Err(ChunkError::NotFound(last))
+                );
+                assert_eq!(fs::metadata(&path).unwrap().len(), last_start);
+            }
+            // It can be stored again, and is found again.
+            store.put(DOMAIN, random_bytes(3, 90)).await.unwrap();
+            assert!(store.get(DOMAIN, last).await.is_ok());
+            drop(store);
+            assert!(open(&dir).get(DOMAIN, last).await.is_ok(), "torn at {len}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_pack_torn_in_its_header_is_used_anew() {
+    for len in 0..PACK_HEADER_BYTES {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(
+            pack_path(dir.path(), 0),
+            vec![0; usize::try_from(len).unwrap()],
+        )
+        .unwrap();
+        let store = open(&dir);
+        let id = store.put(DOMAIN, random_bytes(1, 50)).await.unwrap();
+        store.sync().await.unwrap();
+        drop(store);
+        assert!(open(&dir).get(DOMAIN, id).await.is_ok());
+    }
+}
+
+/// Whatever byte is damaged, each chunk reads as it was, or reports an error, and the others are
+/// not touched by it.
+#[tokio::test]
+async fn a_flipped_byte_damages_one_chunk_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = pack_path(dir.path(), 0);
+    let store = open(&dir);
+    let mut ids = Vec::new();
+    for seed in 0..3 {
+        ids.push(store.put(DOMAIN, random_bytes(seed, 40)).await.unwrap());
+    }
+    store.sync().await.unwrap();
+    drop(store);
+    let whole = fs::read(&path).unwrap();
+    for at in 0..whole.len() {
+        fs::write(&path, &whole).unwrap();
+        flip(&path, u64::try_from(at).unwrap());
+        let record = at.checked_sub(64).map(|at| at / 120);
+        let in_header = at.checked_sub(64).is_some_and(|at| at % 120 < 80);
+        let store = open(&dir);
+        for (number, id) in ids.iter().enumerate() {
+            let read = store.get(DOMAIN, *id).await;
+            if record != Some(number) {
+                assert!(read.is_ok(), "byte {at}, chunk {number}: {read:?}");
+            } else if in_header {
+                assert_eq!(read, Err(ChunkError::NotFound(*id)), "byte {at}");
+            } else {
+                assert_eq!(read, Err(ChunkError::Corrupt(*id)), "byte {at}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_chunk_is_corrupt_until_it_is_put_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = LocalStore::open(dir.path(), small_packs()).unwrap();
+    let chunks = fill(&store, 10).await;
+    store.sync().await.unwrap();
+    assert!(sidecar_path(dir.path(), 0).exists());
+    // In a sealed pack: one in the header of the first record, one in the body of the third.
+    let record = 256 * 1024 + 80;
+    flip(&pack_path(dir.path(), 0), 64 + 20);
+    flip(&pack_path(dir.path(), 0), 64 + 2 * record + 1000);
+
+    let summary = store.verify(|_| ()).await.unwrap();
+    assert_eq!(
+        (summary.good, summary.damaged, summary.unreadable),
+        (8, 2, 0)
+    );
+    for damaged in [0, 2] {
+        let (id, content) = &chunks[damaged];
+        assert_eq!(store.get(DOMAIN, *id).await, Err(ChunkError::Corrupt(*id)));
+        assert!(!store.contains(DOMAIN.id, *id));
+        store.put(DOMAIN, content.clone()).await.unwrap();
+    }
+    assert_all(&store, &chunks).await;
+    store.sync().await.unwrap();
+    drop(store);
+    let store = LocalStore::open(dir.path(), small_packs()).unwrap();
+    assert_all(&store, &chunks).await;
+    let summary = store.verify(|_| ()).await.unwrap();
+    assert_eq!((summary.good, summary.damaged), (10, 0));
+}
+
+#[tokio::test]
+async fn side_indexes_are_made_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = LocalStore::open(dir.path(), small_packs()).unwrap();
+    let chunks = fill(&store, 20).await;
+    store.sync().await.unwrap();
+    drop(store);
+    let sidecars: Vec<_> = (0..3)
+        .map(|number| sidecar_path(dir.path(), number))
+        .collect();
+    let good = fs::read(&sidecars[0]).unwrap();
+    assert!(sidecars[1].exists() && !sidecars[2].exists());
+    flip(&sidecars[0], 50);
+    fs::remove_file(&sidecars[1]).unwrap();
+
+    let store = LocalStore::open(dir.path(), small_packs()).unwrap();
+    assert_all(&store, &chunks).await;
+    assert_eq!(fs::read(&sidecars[0]).unwrap(), good);
+    assert!(sidecars[1].exists());
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let sink = Arc::clone(&seen);
+    let summary = (store.verify(move |chunk| sink.lock().push(chunk.id)).await).unwrap();
+    assert_eq!(summary.good, 20);
+    let ids: Vec<_> = chunks.iter().map(|(id, _)| *id).collect();
+    assert_eq!(*seen.lock(), ids);
+}
+
+#[tokio::test]
+async fn a_full_device_keeps_what_it_has_and_works_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir);
+    let before = store.put(DOMAIN, random_bytes(1, 500)).await.unwrap();
+    let len = fs::metadata(pack_path(dir.path(), 0)).unwrap().len();
+    let space = &store.shared.shelf.device.faults.space;
+    for left in [0, 1, 79, 80, 81, 579] {
+        space.store(left, SeqCst);
+        let refused = store.put(DOMAIN, random_bytes(2, 500)).await;
+        assert_eq!(refused, Err(ChunkError::NoSpace), "{left} bytes left");
+        assert_eq!(fs::metadata(pack_path(dir.path(), 0)).unwrap().len(), len);
+        assert!(store.get(DOMAIN, before).await.is_ok());
+        store.sync().await.unwrap();
+    }
+    space.store(u64::MAX, SeqCst);
+    let after = store.put(DOMAIN, random_bytes(2, 500)).await.unwrap();
+    store.sync().await.unwrap();
+    drop(store);
+    let store = open(&dir);
+    assert!(store.get(DOMAIN, before).await.is_ok());
+    assert!(store.get(DOMAIN, after).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_full_device_takes_no_new_pack() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir);
+    let space = &store.shared.shelf.device.faults.space;
+    space.store(10, SeqCst);
+    let refused = store.put(DOMAIN, random_bytes(1, 500)).await;
+    assert_eq!(refused, Err(ChunkError::NoSpace));
+    assert!(!pack_path(dir.path(), 0).exists());
+    space.store(u64::MAX, SeqCst);
+    store.put(DOMAIN, random_bytes(1, 500)).await.unwrap();
+    store.sync().await.unwrap();
+}
+
+#[tokio::test]
+async fn after_a_failed_flush_chunks_are_stored_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir);
+    let durable = store.put(DOMAIN, random_bytes(1, 500)).await.unwrap();
+    store.sync().await.unwrap();
+    let durable_len = fs::metadata(pack_path(dir.path(), 0)).unwrap().len();
+    let unsynced = store.put(DOMAIN, random_bytes(2, 500)).await.unwrap();
+    (store.shared.shelf.device.faults.failing_flushes).store(1, SeqCst);
+    unavailable(store.sync().await);
+    // Read back and appended to a new pack; the old one is cut back.
+    assert!(store.get(DOMAIN, durable).await.is_ok());
+    assert!(store.get(DOMAIN, unsynced).await.is_ok());
+    let location = store.shared.whole(Key::new(DOMAIN.id, unsynced)).unwrap();
+    assert_eq!(location.place.pack, 1);
+    assert_eq!(
+        fs::metadata(pack_path(dir.path(), 0)).unwrap().len(),
+        durable_len
+    );
+    store.sync().await.unwrap();
+    drop(store);
+    let store = open(&dir);
+    assert!(store.get(DOMAIN, durable).await.is_ok());
+    assert!(store.get(DOMAIN, unsynced).await.is_ok());
+}
+
+#[tokio::test]
+async fn no_flush_succeeds_while_chunks_are_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir);
+    let lost = store.put(DOMAIN, random_bytes(1, 500)).await.unwrap();
+    // The page is dropped: what comes back from the device is not what was written.
+    flip_in_place(&pack_path(dir.path(), 0), 64 + 80 + 5);
+    (store.shared.shelf.device.faults.failing_flushes).store(1, SeqCst);
+    unavailable(store.sync().await);
+    assert_eq!(
+        store.get(DOMAIN, lost).await,
+        Err(ChunkError::NotFound(lost))
+    );
+    // Others cannot take a later flush for theirs.
+    store.put(DOMAIN, random_bytes(2, 500)).await.unwrap();
+    unavailable(store.sync().await);
+    unavailable(store.sync().await);
+    // Whoever put it puts it again.
+    store.put(DOMAIN, random_bytes(1, 500)).await.unwrap();
+    store.sync().await.unwrap();
+    assert!(store.get(DOMAIN, lost).await.is_ok());
+}
+
+#[tokio::test]
+async fn rescue_waits_for_space() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir);
+    let id = store.put(DOMAIN, random_bytes(1, 500)).await.unwrap();
+    let faults = &store.shared.shelf.device.faults;
+    faults.failing_flushes.store(1, SeqCst);
+    faults.space.store(0, SeqCst);
+    unavailable(store.sync().await);
+    assert_eq!(store.sync().await, Err(ChunkError::NoSpace));
+    faults.space.store(u64::MAX, SeqCst);
+    store.sync().await.unwrap();
+    assert!(store.get(DOMAIN, id).await.is_ok());
+}
+
+/// Flips a byte without replacing the file.
+fn flip_in_place(path: &Path, at: u64) {
+    use std::os::unix::fs::FileExt;
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], at).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn concurrent_syncs_share_flushes() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir);
+    let tasks = base::Tasks::new();
+    for seed in 0..200 {
+        let store = store.clone();
+        tasks.spawn(async move {
+            // Half of the contents are put twice.
+            let content = random_bytes(seed % 150, 3000);
+            let id = store.put(DOMAIN, content.clone()).await.unwrap();
+            store.sync().await.unwrap();
+            assert!(store.get(DOMAIN, id).await.as_ref() == Ok(&content));
+        });
+    }
+    tasks.join().await;
+    assert_eq!(store.chunk_count(), 150);
+    assert_eq!(store.stored_bytes(), 150 * 3080);
+    assert_eq!(store.counters().dedup_hits.count(), 50);
+    let flushes = store.counters().syncs.count();
+    assert!((1..200).contains(&flushes), "{flushes} flushes");
+}
+
+/// A caller that waits while a flush runs is not served by that flush.
+#[tokio::test]
+async fn a_waiting_sync_gets_a_flush_of_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir);
+    let running = Arc::clone(&store.shared.flushed).lock_owned().await;
+    // As if a flush had begun before this put.
+    store.shared.flushes_begun.fetch_add(1, SeqCst);
+    store.put(DOMAIN, random_bytes(1, 10)).await.unwrap();
+    let both = async { tokio::join!(store.sync(), store.sync()) };
+    let finish = async {
+        tokio::task::yield_now().await;
+        let mut running = running;
+        running.number = 1;
+    };
+    let ((first, second), ()) = tokio::join!(both, finish);
+    assert_eq!((first, second), (Ok(()), Ok(())));
+    assert_eq!(store.counters().syncs.count(), 1);
+    assert_eq!(store.shared.flushed.lock().await.number, 2);
+}
+
+#[tokio::test]
+async fn a_backlog_of_full_packs_is_flushed() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = LocalStore::open(dir.path(), small_packs()).unwrap();
+    let chunks = fill(&store, 140).await;
+    assert!(store.counters().syncs.count() >= 1);
+    assert!(store.shared.writer.lock().rolled_count() <= ROLLED_PACKS_MAX);
+    assert_all(&store, &chunks).await;
+}
+
+#[tokio::test]
+async fn available_bytes_keep_the_reserve() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = |reserve_bytes| {
+        let options = LocalOptions {
+            reserve_bytes,
+            ..LocalOptions::default()
+        };
+        LocalStore::open(dir.path(), options).unwrap()
+    };
+    let store = open(0);
+    assert!(store.available_bytes().unwrap() > 0);
+    drop(store);
+    assert_eq!(open(u64::MAX).available_bytes(), Some(0));
+}
