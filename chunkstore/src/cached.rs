@@ -39,7 +39,8 @@ impl Weighter<(DomainId, ChunkId), Bytes> for ContentWeighter {
 impl CachedStore {
     /// Puts a cache of `bytes` in front of `inner`.
     #[must_use]
-    pub fn new(inner: Arc<dyn ChunkStore>, bytes: u64) -> Self {
+    pub fn new(inner: Arc<dyn ChunkStore>, bytes: usize) -> Self {
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         let entries = (bytes / USUAL_CONTENT_BYTES).clamp(1, ENTRIES_AT_START_MAX);
         Self {
             inner,
@@ -50,6 +51,18 @@ impl CachedStore {
             ),
             counters: Counters::default(),
         }
+    }
+
+    /// Reads answered from memory.
+    #[must_use]
+    pub fn hits(&self) -> u64 {
+        self.counters.hits.count()
+    }
+
+    /// Reads that had to ask the store.
+    #[must_use]
+    pub fn misses(&self) -> u64 {
+        self.counters.misses.count()
     }
 
     /// What the cache counted.

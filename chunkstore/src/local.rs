@@ -16,7 +16,8 @@ mod space;
 mod verify;
 mod writer;
 
-pub use self::verify::{CheckSummary, CheckedChunk, ChunkStatus};
+pub use self::open::OpenError;
+pub use self::verify::{Verified, VerifyCounts};
 
 use std::fs::File;
 use std::path::Path;
@@ -24,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::limits::CHUNK_BYTES_MAX;
-use base::{ChunkId, DomainId};
+use base::{ChunkId, Clock, DomainId};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, Semaphore};
@@ -40,10 +41,10 @@ use crate::counters::Counters;
 use crate::{ChunkError, ChunkFuture, ChunkStore, Domain};
 
 /// Shortest length at which a pack counts as full: room for the largest chunk.
-pub const PACK_BYTES_MIN: u32 = 2 * 1024 * 1024;
+pub const PACK_BYTES_MIN: u64 = 2 * 1024 * 1024;
 
 /// Longest length at which a pack counts as full. Offsets in packs have 32 bits.
-pub const PACK_BYTES_MAX: u32 = 1024 * 1024 * 1024;
+pub const PACK_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 
 /// Full packs that may wait for a flush. Beyond that a `put` waits for one, which also bounds
 /// the open files.
@@ -53,11 +54,11 @@ const ROLLED_PACKS_MAX: usize = 16;
 const MOVES_MAX: usize = 4;
 
 /// How a [`LocalStore`] behaves.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct LocalOptions {
     /// Length at which a pack counts as full, in bytes. Brought between [`PACK_BYTES_MIN`] and
     /// [`PACK_BYTES_MAX`].
-    pub pack_bytes: u32,
+    pub pack_bytes: u64,
     /// Free bytes of the device that [`ChunkStore::available_bytes`] does not count. They are for
     /// what was accepted before and still has to be stored, and for others on the device; `put`
     /// itself uses them.
@@ -77,6 +78,17 @@ impl Default for LocalOptions {
             gets_in_flight: 64,
         }
     }
+}
+
+/// How large a store is. Read with [`LocalStore::counts`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LocalCounts {
+    /// Chunks in the store.
+    pub chunks: u64,
+    /// Bytes of all records.
+    pub stored_bytes: u64,
+    /// Device flushes.
+    pub syncs: u64,
 }
 
 /// A store in a directory of a local disk. Cloning shares it.
@@ -116,16 +128,19 @@ struct Stored {
 }
 
 impl LocalStore {
-    /// Opens the store in the directory `path`, and makes it if it is missing.
+    /// Opens the store in `directory`, and makes it if it is missing.
     ///
-    /// Blocks while packs without a side index are read: at most one after a clean or unclean
+    /// Blocks while packs without a side index are read: at most a few after a clean or unclean
     /// stop, all if the side indexes are gone.
     ///
     /// # Errors
     ///
-    /// `Unavailable` if another process has it open or the device fails, `NoSpace` if there is no
-    /// room for the first files.
-    pub fn open(path: impl AsRef<Path>, options: LocalOptions) -> Result<Self, ChunkError> {
+    /// [`OpenError`]; nothing that is there is replaced.
+    pub fn open(
+        directory: &Path,
+        options: LocalOptions,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, OpenError> {
         let LocalOptions {
             pack_bytes,
             reserve_bytes,
@@ -133,7 +148,8 @@ impl LocalStore {
             gets_in_flight,
         } = options;
         let pack_bytes = pack_bytes.clamp(PACK_BYTES_MIN, PACK_BYTES_MAX);
-        let opened = open::open(path.as_ref(), pack_bytes)?;
+        // The clamp keeps it in range.
+        let opened = open::open(directory, u32::try_from(pack_bytes).unwrap_or(u32::MAX))?;
         let permits = |wanted: usize| Arc::new(Semaphore::new(wanted.clamp(1, 512)));
         let shared = Shared {
             shelf: opened.shelf,
@@ -145,7 +161,7 @@ impl LocalStore {
             flushes_begun: AtomicU64::new(0),
             puts: permits(puts_in_flight),
             gets: permits(gets_in_flight),
-            free: FreeSpace::new(reserve_bytes),
+            free: FreeSpace::new(reserve_bytes, clock),
             stored_bytes: AtomicU64::new(opened.stored_bytes),
             counters: Counters::default(),
             _lock: opened.lock,
@@ -162,16 +178,21 @@ impl LocalStore {
         self.shared.whole(Key::new(domain, id)).is_some()
     }
 
+    /// What is stored, and how often the device was flushed.
+    #[must_use]
+    pub fn counts(&self) -> LocalCounts {
+        let shared = &self.shared;
+        LocalCounts {
+            chunks: u64::try_from(shared.shelf.index.len()).unwrap_or(u64::MAX),
+            stored_bytes: self.stored_bytes(),
+            syncs: shared.counters.syncs.count(),
+        }
+    }
+
     /// Bytes of all records.
     #[must_use]
     pub fn stored_bytes(&self) -> u64 {
         self.shared.stored_bytes.load(Ordering::Relaxed)
-    }
-
-    /// How many chunks are stored.
-    #[must_use]
-    pub fn chunk_count(&self) -> usize {
-        self.shared.shelf.index.len()
     }
 
     /// What the store counted.

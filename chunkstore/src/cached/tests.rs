@@ -114,8 +114,9 @@ async fn a_failed_read_is_not_cached() {
 
 #[tokio::test]
 async fn the_cache_keeps_to_its_size() {
-    let bytes = 4 << 20;
-    let store = CachedStore::new(Arc::new(MemoryStore::new()), bytes);
+    let bytes: u64 = 4 << 20;
+    let inner = Arc::new(MemoryStore::new());
+    let store = CachedStore::new(inner, usize::try_from(bytes).unwrap());
     for number in 0..256_u32 {
         let content = Bytes::from(number.to_be_bytes().repeat(16 * 1024));
         let id = store.put(DOMAIN, content.clone()).await.unwrap();

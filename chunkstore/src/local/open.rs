@@ -2,18 +2,39 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::device::{Device, chunk_error};
+use super::device::Device;
 use super::index::Index;
 use super::pack::{
-    PACK_HEADER_BYTES, PackEntry, PackFiles, has_pack_header, pack_number, pack_path, record_bytes,
+    PackEntry, PackFiles, PackHeader, Scan, pack_number, pack_path, read_pack_header, record_bytes,
     scan, write_pack_header,
 };
 use super::sidecar::Sidecar;
 use super::writer::{OpenPack, Shelf, Writer};
-use crate::ChunkError;
+
+/// Why a local store did not open. Nothing that was there has been replaced.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The directory or a file in it could not be used, or another process has the store open.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A pack is not one of ours, or of another release.
+    #[error(
+        "{}: not a pack of this release; use the release that wrote it, or restore it from a backup",
+        path.display()
+    )]
+    NotAPack {
+        /// Which.
+        path: PathBuf,
+    },
+}
 
 /// What was found.
 #[derive(Debug)]
@@ -27,48 +48,29 @@ pub(crate) struct Opened {
 }
 
 /// Opens the directory, makes it if it is missing, and reads what the packs hold.
-pub(crate) fn open(path: &Path, pack_bytes: u32) -> Result<Opened, ChunkError> {
+pub(crate) fn open(path: &Path, pack_bytes: u32) -> Result<Opened, OpenError> {
     let lock = prepare(path)?;
-    read_packs(path, pack_bytes, lock).map_err(|error| chunk_error("open packs", &error))
-}
-
-/// Makes and locks the directory.
-fn prepare(path: &Path) -> Result<File, ChunkError> {
-    let lock = std::fs::create_dir_all(path)
-        .and_then(|()| {
-            OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .open(path.join("lock"))
-        })
-        .map_err(|error| chunk_error("open directory of packs", &error))?;
-    lock.try_lock()
-        .map_err(|error| ChunkError::Unavailable(format!("lock directory of packs: {error}")))?;
-    Ok(lock)
-}
-
-fn read_packs(path: &Path, pack_bytes: u32, lock: File) -> io::Result<Opened> {
     let shelf = Shelf {
         device: Device::default(),
-        dir: File::open(path)?,
+        dir: File::open(path).map_err(at(path))?,
         packs: PackFiles::new(path.to_owned()),
         index: Index::new(),
     };
-    let numbers = numbers_in(path)?;
+    let numbers = numbers_in(path).map_err(at(path))?;
     let newest = numbers.last().copied();
     let mut stored_bytes = 0;
     let mut active = None;
     for number in numbers {
-        let entries = match load_sealed(path, number)? {
+        let pack = pack_path(path, number);
+        let entries = match load_sealed(path, number).map_err(at(&pack))? {
             Some(sidecar) => sidecar.entries,
             None if Some(number) == newest => {
-                let pack = reopen(&shelf, number)?;
+                let pack = reopen(&shelf, &pack, number)?;
                 let entries = pack.entries.clone();
                 active = Some(pack);
                 entries
             }
-            None => seal(&shelf, number)?,
+            None => seal(&shelf, &pack, number)?,
         };
         for entry in &entries {
             stored_bytes += record_bytes(entry.stored_bytes);
@@ -76,7 +78,7 @@ fn read_packs(path: &Path, pack_bytes: u32, lock: File) -> io::Result<Opened> {
         }
     }
     // A pack that the last process created may be known to the directory's pages only.
-    shelf.dir.sync_all()?;
+    shelf.dir.sync_all().map_err(at(path))?;
     let next_number = newest.map_or(0, |newest| newest.saturating_add(1));
     Ok(Opened {
         writer: Writer::new(pack_bytes, next_number, active),
@@ -84,6 +86,30 @@ fn read_packs(path: &Path, pack_bytes: u32, lock: File) -> io::Result<Opened> {
         stored_bytes,
         lock,
     })
+}
+
+/// Makes and locks the directory.
+fn prepare(path: &Path) -> Result<File, OpenError> {
+    std::fs::create_dir_all(path).map_err(at(path))?;
+    let lock_path = path.join("lock");
+    let lock = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&lock_path)
+        .map_err(at(&lock_path))?;
+    lock.try_lock()
+        .map_err(io::Error::from)
+        .map_err(at(&lock_path))?;
+    Ok(lock)
+}
+
+fn at(path: &Path) -> impl Fn(io::Error) -> OpenError {
+    let path = path.to_owned();
+    move |source| OpenError::Io {
+        path: path.clone(),
+        source,
+    }
 }
 
 /// The numbers of the packs in a directory, in order.
@@ -110,10 +136,9 @@ fn load_sealed(path: &Path, number: u32) -> io::Result<Option<Sidecar>> {
 }
 
 /// Scans a pack that was full and has no good side index, and gives it one.
-fn seal(shelf: &Shelf, number: u32) -> io::Result<Vec<PackEntry>> {
-    let file = File::open(pack_path(shelf.packs.dir(), number))?;
-    let scan = scan(&file, number)?;
-    warn_of_gaps(number, scan.gaps);
+fn seal(shelf: &Shelf, path: &Path, number: u32) -> Result<Vec<PackEntry>, OpenError> {
+    let file = File::open(path).map_err(at(path))?;
+    let (scan, _) = scan_ours(&file, path, number)?;
     if scan.end < scan.file_bytes {
         tracing::warn!(
             pack = number,
@@ -122,7 +147,7 @@ fn seal(shelf: &Shelf, number: u32) -> io::Result<Vec<PackEntry>> {
         );
     }
     // The last process may have written what no flush has covered.
-    shelf.device.flush(&file)?;
+    shelf.device.flush(&file).map_err(at(path))?;
     let sidecar = Sidecar {
         pack: number,
         pack_bytes: scan.end.min(scan.file_bytes),
@@ -135,37 +160,55 @@ fn seal(shelf: &Shelf, number: u32) -> io::Result<Vec<PackEntry>> {
 }
 
 /// Scans the newest pack and makes it ready to be appended to.
-fn reopen(shelf: &Shelf, number: u32) -> io::Result<OpenPack> {
+fn reopen(shelf: &Shelf, path: &Path, number: u32) -> Result<OpenPack, OpenError> {
     let file = OpenOptions::new()
         .read(true)
         .write(true)
-        .open(pack_path(shelf.packs.dir(), number))?;
-    let scan = scan(&file, number)?;
-    warn_of_gaps(number, scan.gaps);
+        .open(path)
+        .map_err(at(path))?;
+    let (scan, header) = scan_ours(&file, path, number)?;
     if scan.end < scan.file_bytes {
         tracing::warn!(
             pack = number,
             bytes = scan.file_bytes - scan.end,
             "cutting a torn tail off a pack"
         );
-        file.set_len(scan.end)?;
+        file.set_len(scan.end).map_err(at(path))?;
     }
-    if !has_pack_header(&file, number)? {
-        if !scan.entries.is_empty() {
-            tracing::warn!(pack = number, "writing a damaged pack header anew");
-        }
-        write_pack_header(&shelf.device, &file, number)?;
+    if header != PackHeader::Ours {
+        tracing::warn!(pack = number, "writing a pack's header anew");
+        write_pack_header(&shelf.device, &file, number).map_err(at(path))?;
     }
-    shelf.device.flush(&file)?;
-    let end = u32::try_from(scan.end).map_err(io::Error::other)?;
+    shelf.device.flush(&file).map_err(at(path))?;
+    let end = u32::try_from(scan.end)
+        .map_err(io::Error::other)
+        .map_err(at(path))?;
     Ok(OpenPack {
         number,
         file: Arc::new(file),
-        end: end.max(PACK_HEADER_BYTES),
+        end,
         synced_entries: scan.entries.len(),
         synced_end: end,
         entries: scan.entries,
     })
+}
+
+/// Scans a file, unless it is no pack of this release.
+fn scan_ours(file: &File, path: &Path, number: u32) -> Result<(Scan, PackHeader), OpenError> {
+    let not_a_pack = || OpenError::NotAPack {
+        path: path.to_owned(),
+    };
+    let header = read_pack_header(file, number).map_err(at(path))?;
+    if header == PackHeader::OtherVersion {
+        return Err(not_a_pack());
+    }
+    let scan = scan(file, number).map_err(at(path))?;
+    // A damaged header alone does not matter, but then the records must tell.
+    if header == PackHeader::Unknown && scan.entries.is_empty() {
+        return Err(not_a_pack());
+    }
+    warn_of_gaps(number, scan.gaps);
+    Ok((scan, header))
 }
 
 fn warn_of_gaps(number: u32, gaps: u32) {

@@ -20,6 +20,9 @@ use crate::chunk::{HEADER_BYTES, Header, MAGIC, Place};
 /// Length of a pack's header.
 pub(crate) const PACK_HEADER_BYTES: u32 = 64;
 
+const PACK_MAGIC: [u8; 4] = *b"HFPK";
+const PACK_VERSION: u8 = 1;
+
 /// Pack files kept open for reading. Together with what is being written this stays well below
 /// the usual limit of 1024 files of a process.
 const OPEN_PACKS_MAX: usize = 256;
@@ -82,19 +85,47 @@ pub(crate) fn write_pack_header(device: &Device, file: &File, number: u32) -> io
     device.write_at(file, &header, 0)
 }
 
-/// Whether the file starts with the header of this pack.
-pub(crate) fn has_pack_header(file: &File, number: u32) -> io::Result<bool> {
+/// What is where a pack's header should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PackHeader {
+    /// The header of this pack.
+    Ours,
+    /// An intact header of another format version.
+    OtherVersion,
+    /// Nothing, or zeros: the machine stopped while the pack was made.
+    Missing,
+    /// Something else: damage, or a file that is no pack.
+    Unknown,
+}
+
+/// Looks at the start of a file.
+pub(crate) fn read_pack_header(file: &File, number: u32) -> io::Result<PackHeader> {
     let expected = pack_header(number);
     let mut found = vec![0; expected.len()];
     match file.read_exact_at(&mut found, 0) {
-        Ok(()) => Ok(found == expected),
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
-        Err(error) => Err(error),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            return Ok(PackHeader::Missing);
+        }
+        other => other?,
     }
+    if found == expected {
+        return Ok(PackHeader::Ours);
+    }
+    if found.iter().all(|byte| *byte == 0) {
+        return Ok(PackHeader::Missing);
+    }
+    let intact = found
+        .split_last_chunk::<32>()
+        .is_some_and(|(checked, check)| blake3::hash(checked) == *check);
+    if intact && found.starts_with(&PACK_MAGIC) && found.get(4) != expected.get(4) {
+        return Ok(PackHeader::OtherVersion);
+    }
+    Ok(PackHeader::Unknown)
 }
 
 fn pack_header(number: u32) -> Vec<u8> {
-    let mut header = b"HFPK\x01\0\0\0".to_vec();
+    let mut header = PACK_MAGIC.to_vec();
+    header.extend_from_slice(&[PACK_VERSION, 0, 0, 0]);
     header.extend_from_slice(&number.to_be_bytes());
     header.extend_from_slice(&[0; 20]);
     let check = blake3::hash(&header);

@@ -1,9 +1,10 @@
 //! How much the device can still take, without asking it each time.
 
 use std::fs::File;
+use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Clock, SystemClock};
+use base::Clock;
 use parking_lot::Mutex;
 
 /// How old an answer may be. At 1 GB/s another writer fills 100 MB meanwhile, which is what the
@@ -14,7 +15,7 @@ const FREE_SPACE_AGE_MAX: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct FreeSpace {
     reserve_bytes: u64,
-    clock: SystemClock,
+    clock: Arc<dyn Clock>,
     last: Mutex<Option<Answer>>,
 }
 
@@ -25,10 +26,10 @@ struct Answer {
 }
 
 impl FreeSpace {
-    pub(crate) fn new(reserve_bytes: u64) -> Self {
+    pub(crate) fn new(reserve_bytes: u64, clock: Arc<dyn Clock>) -> Self {
         Self {
             reserve_bytes,
-            clock: SystemClock::new(),
+            clock,
             last: Mutex::new(None),
         }
     }

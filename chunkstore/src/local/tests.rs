@@ -9,8 +9,12 @@ const DOMAIN: Domain = Domain {
     key: [1; 32],
 };
 
+fn clock() -> Arc<dyn Clock> {
+    Arc::new(base::SystemClock::new())
+}
+
 fn open(dir: &tempfile::TempDir) -> LocalStore {
-    LocalStore::open(dir.path(), LocalOptions::default()).unwrap()
+    LocalStore::open(dir.path(), LocalOptions::default(), clock()).unwrap()
 }
 
 /// Content that does not compress, so that the lengths on the device are known.
@@ -37,7 +41,7 @@ async fn what_was_synced_is_there_after_reopening() {
     drop(store);
     let store = open(&dir);
     assert_eq!(store.stored_bytes(), stored);
-    assert_eq!(store.chunk_count(), chunks.len());
+    assert_eq!(store.shared.shelf.index.len(), chunks.len());
     for (id, content) in chunks {
         assert_eq!(store.get(DOMAIN, id).await.unwrap(), content);
         assert!(store.contains(DOMAIN.id, id));
@@ -51,8 +55,8 @@ async fn what_was_synced_is_there_after_reopening() {
 async fn a_directory_is_open_once() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir);
-    let again = LocalStore::open(dir.path(), LocalOptions::default());
-    assert!(matches!(again, Err(ChunkError::Unavailable(_))));
+    let again = LocalStore::open(dir.path(), LocalOptions::default(), clock());
+    assert!(matches!(again, Err(OpenError::Io { .. })));
     drop(store);
     open(&dir);
 }
@@ -199,7 +203,7 @@ async fn a_flipped_byte_damages_one_chunk_only() {
 #[tokio::test]
 async fn a_damaged_chunk_is_corrupt_until_it_is_put_again() {
     let dir = tempfile::tempdir().unwrap();
-    let store = LocalStore::open(dir.path(), small_packs()).unwrap();
+    let store = LocalStore::open(dir.path(), small_packs(), clock()).unwrap();
     let chunks = fill(&store, 10).await;
     store.sync().await.unwrap();
     assert!(sidecar_path(dir.path(), 0).exists());
@@ -208,11 +212,8 @@ async fn a_damaged_chunk_is_corrupt_until_it_is_put_again() {
     flip(&pack_path(dir.path(), 0), 64 + 20);
     flip(&pack_path(dir.path(), 0), 64 + 2 * record + 1000);
 
-    let summary = store.verify(|_| ()).await.unwrap();
-    assert_eq!(
-        (summary.good, summary.damaged, summary.unreadable),
-        (8, 2, 0)
-    );
+    let summary = store.verify(|_| ());
+    assert_eq!((summary.intact, summary.damaged), (8, 2));
     for damaged in [0, 2] {
         let (id, content) = &chunks[damaged];
         assert_eq!(store.get(DOMAIN, *id).await, Err(ChunkError::Corrupt(*id)));
@@ -222,16 +223,16 @@ async fn a_damaged_chunk_is_corrupt_until_it_is_put_again() {
     assert_all(&store, &chunks).await;
     store.sync().await.unwrap();
     drop(store);
-    let store = LocalStore::open(dir.path(), small_packs()).unwrap();
+    let store = LocalStore::open(dir.path(), small_packs(), clock()).unwrap();
     assert_all(&store, &chunks).await;
-    let summary = store.verify(|_| ()).await.unwrap();
-    assert_eq!((summary.good, summary.damaged), (10, 0));
+    let summary = store.verify(|_| ());
+    assert_eq!((summary.intact, summary.damaged), (10, 0));
 }
 
 #[tokio::test]
 async fn side_indexes_are_made_anew() {
     let dir = tempfile::tempdir().unwrap();
-    let store = LocalStore::open(dir.path(), small_packs()).unwrap();
+    let store = LocalStore::open(dir.path(), small_packs(), clock()).unwrap();
     let chunks = fill(&store, 20).await;
     store.sync().await.unwrap();
     drop(store);
@@ -243,16 +244,15 @@ async fn side_indexes_are_made_anew() {
     flip(&sidecars[0], 50);
     fs::remove_file(&sidecars[1]).unwrap();
 
-    let store = LocalStore::open(dir.path(), small_packs()).unwrap();
+    let store = LocalStore::open(dir.path(), small_packs(), clock()).unwrap();
     assert_all(&store, &chunks).await;
     assert_eq!(fs::read(&sidecars[0]).unwrap(), good);
     assert!(sidecars[1].exists());
-    let seen = Arc::new(Mutex::new(Vec::new()));
-    let sink = Arc::clone(&seen);
-    let summary = (store.verify(move |chunk| sink.lock().push(chunk.id)).await).unwrap();
-    assert_eq!(summary.good, 20);
+    let mut seen = Vec::new();
+    let summary = store.verify(|chunk| seen.push(chunk.id));
+    assert_eq!(summary.intact, 20);
     let ids: Vec<_> = chunks.iter().map(|(id, _)| *id).collect();
-    assert_eq!(*seen.lock(), ids);
+    assert_eq!(seen, ids);
 }
 
 #[tokio::test]
@@ -382,7 +382,7 @@ async fn concurrent_syncs_share_flushes() {
         });
     }
     tasks.join().await;
-    assert_eq!(store.chunk_count(), 150);
+    assert_eq!(store.shared.shelf.index.len(), 150);
     assert_eq!(store.stored_bytes(), 150 * 3080);
     assert_eq!(store.counters().dedup_hits.count(), 50);
     let flushes = store.counters().syncs.count();
@@ -413,7 +413,7 @@ async fn a_waiting_sync_gets_a_flush_of_its_own() {
 #[tokio::test]
 async fn a_backlog_of_full_packs_is_flushed() {
     let dir = tempfile::tempdir().unwrap();
-    let store = LocalStore::open(dir.path(), small_packs()).unwrap();
+    let store = LocalStore::open(dir.path(), small_packs(), clock()).unwrap();
     let chunks = fill(&store, 140).await;
     assert!(store.counters().syncs.count() >= 1);
     assert!(store.shared.writer.lock().rolled_count() <= ROLLED_PACKS_MAX);
@@ -428,10 +428,31 @@ async fn available_bytes_keep_the_reserve() {
             reserve_bytes,
             ..LocalOptions::default()
         };
-        LocalStore::open(dir.path(), options).unwrap()
+        LocalStore::open(dir.path(), options, clock()).unwrap()
     };
     let store = open(0);
     assert!(store.available_bytes().unwrap() > 0);
     drop(store);
     assert_eq!(open(u64::MAX).available_bytes(), Some(0));
+}
+
+/// What another release or another program wrote is refused and left as it is.
+#[tokio::test]
+async fn files_that_are_no_packs_of_ours_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = pack_path(dir.path(), 0);
+    let store = open(&dir);
+    store.put(DOMAIN, random_bytes(1, 50)).await.unwrap();
+    store.sync().await.unwrap();
+    drop(store);
+    let mut newer = fs::read(&path).unwrap();
+    newer[4] = 2;
+    let check = blake3::hash(&newer[..32]);
+    newer[32..64].copy_from_slice(check.as_bytes());
+    for foreign in [newer, b"a letter ".repeat(100)] {
+        fs::write(&path, &foreign).unwrap();
+        let refused = LocalStore::open(dir.path(), LocalOptions::default(), clock());
+        assert!(matches!(refused, Err(OpenError::NotAPack { .. })));
+        assert_eq!(fs::read(&path).unwrap(), foreign);
+    }
 }
