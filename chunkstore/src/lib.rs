@@ -4,6 +4,8 @@
 //! Whatever is read is verified against its name. Content is compressed with zstd where that
 //! helps.
 
+pub mod memory;
+
 use std::fmt::Debug;
 use std::pin::Pin;
 
