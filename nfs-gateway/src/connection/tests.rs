@@ -399,7 +399,7 @@ async fn an_idle_connection_is_closed_and_a_waiting_one_is_not() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_panic_costs_one_connection() {
-    let server = serve(impatient()).await;
+    let server = serve(ServerLimits::default()).await;
     let mut other = server.connect();
     let mut stream = server.connect();
     stream
