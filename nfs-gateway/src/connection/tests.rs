@@ -175,11 +175,11 @@ async fn calls_are_answered_however_they_come() {
 async fn late_answers_go_out_from_any_thread() {
     let server = serve(ServerLimits::default()).await;
     let mut stream = server.connect();
-    for xid in 0..100 {
+    for xid in 0..1000 {
         stream.write_all(&call(xid, HOLD)).unwrap();
     }
     server
-        .await_that("calls are held", |server| server.taken() == 100)
+        .await_that("calls are held", |server| server.taken() == 1000)
         .await;
     assert_eq!(
         server.service.held.lock()[0]
@@ -189,7 +189,7 @@ async fn late_answers_go_out_from_any_thread() {
         100
     );
     std::thread::scope(|scope| {
-        for _ in 0..4 {
+        for _ in 0..8 {
             scope.spawn(|| {
                 while let Some((xid, guard)) = { server.service.held.lock().pop() } {
                     guard.send(rpc::success(xid).finish());
@@ -197,9 +197,9 @@ async fn late_answers_go_out_from_any_thread() {
             });
         }
     });
-    let mut xids: Vec<u32> = (0..100).map(|_| reply(&mut stream).unwrap().0).collect();
+    let mut xids: Vec<u32> = (0..1000).map(|_| reply(&mut stream).unwrap().0).collect();
     xids.sort_unstable();
-    assert!(xids.into_iter().eq(0..100));
+    assert!(xids.into_iter().eq(0..1000));
 }
 
 #[tokio::test(flavor = "multi_thread")]
