@@ -16,12 +16,14 @@ fn open(directory: &Path) -> LocalStore {
     LocalStore::open(directory, options, Arc::new(SystemClock::new())).unwrap()
 }
 
+/// Content that does not compress.
 fn content(number: u8) -> Bytes {
-    Bytes::from(
-        (0..3000_u32)
-            .map(|at| ((at * u32::from(number)) >> 3).to_le_bytes()[0])
-            .collect::<Vec<_>>(),
-    )
+    let mut bytes = vec![0; 3000];
+    blake3::Hasher::new()
+        .update(&[number])
+        .finalize_xof()
+        .fill(&mut bytes);
+    Bytes::from(bytes)
 }
 
 #[tokio::test(flavor = "multi_thread")]
