@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use base::limits::CHUNK_BYTES_MAX;
 use base::{ChunkId, DomainId};
 use bytes::Bytes;
 use parking_lot::RwLock;
@@ -25,6 +26,9 @@ impl MemoryStore {
 impl ChunkStore for MemoryStore {
     fn put(&self, domain: Domain, content: Bytes) -> ChunkFuture<'_, ChunkId> {
         Box::pin(async move {
+            if content.len() > CHUNK_BYTES_MAX {
+                return Err(ChunkError::TooLarge(content.len()));
+            }
             let id = domain.chunk_id(&content);
             self.chunks.write().insert((domain.id, id), content);
             Ok(id)
