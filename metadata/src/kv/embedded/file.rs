@@ -170,14 +170,12 @@ impl File {
             // The engine would take it for a new store and lose what was there.
             return Err(corrupt("the file is empty"));
         }
-        let opened = catch_unwind(AssertUnwindSafe(|| {
+        let opened = guarded(|| {
             let database = open_database(path, settings)?;
             let format = read_format(&database)?;
             Ok((database, format))
-        }));
-        let (database, format) = opened
-            .unwrap_or_else(|_| Err(Failure::panicked()))
-            .map_err(|failure| failure.on_open(path))?;
+        });
+        let (database, format) = opened.map_err(|failure| failure.on_open(path))?;
         match format {
             Some(FORMAT) => Ok(Self {
                 database,
@@ -190,6 +188,10 @@ impl File {
 
     /// The newest content and its version.
     pub(super) fn snapshot(&self) -> Result<(Version, FileSnapshot), Failure> {
+        guarded(|| self.snapshot_unguarded())
+    }
+
+    fn snapshot_unguarded(&self) -> Result<(Version, FileSnapshot), Failure> {
         let transaction = self.database.begin_read()?;
         let meta = transaction.open_table(META)?;
         let Some(version) = meta.get(META_VERSION)? else {
@@ -205,6 +207,10 @@ impl File {
 
     /// Applies a batch and makes it durable.
     pub(super) fn write(&self, version: Version, writes: &BatchWrites) -> Result<(), Failure> {
+        guarded(|| self.write_unguarded(version, writes))
+    }
+
+    fn write_unguarded(&self, version: Version, writes: &BatchWrites) -> Result<(), Failure> {
         let mut transaction = self.database.begin_write()?;
         transaction.set_durability(Durability::Immediate)?;
         {
@@ -235,8 +241,26 @@ impl File {
 
     /// Closes the file.
     pub(super) fn close(self) -> Result<(), Failure> {
-        Ok(self.database.close()?)
+        guarded(|| Ok(self.database.close()?))
     }
+
+    /// Closes the file after an error, which it will only report again.
+    pub(super) fn give_up(self) {
+        if let Err(failure) = self.close() {
+            tracing::debug!(error = %failure.error, "close failed metadata store");
+        }
+    }
+}
+
+/// Calls into the engine. It compares no checksums when it reads, and may panic on what a bad
+/// device returns; that must neither end a task nor the writer.
+fn guarded<T>(call: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| {
+        Err(Failure {
+            error: redb::Error::Corrupted("the file's engine panicked".to_owned()),
+            unsure: true,
+        })
+    })
 }
 
 fn open_database(path: &Path, settings: &Settings) -> Result<Database, Failure> {
@@ -302,14 +326,11 @@ impl FileSnapshot {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// Reads, and notes an error that makes the file useless. The engine checks no checksums
-    /// when it reads, and may panic on what a bad device returns.
+    /// Reads, and notes an error that makes the file useless.
     fn reading<T>(&self, read: impl FnOnce() -> Result<T, StorageError>) -> Result<T, KvError> {
-        let result = catch_unwind(AssertUnwindSafe(read));
-        let failure = match result {
-            Ok(Ok(value)) => return Ok(value),
-            Ok(Err(error)) => Failure::from(error),
-            Err(_) => Failure::panicked(),
+        let failure = match guarded(|| Ok(read()?)) {
+            Ok(value) => return Ok(value),
+            Err(failure) => failure,
         };
         if !matches!(failure.error, redb::Error::DatabaseClosed) {
             self.failed.store(true, Ordering::Release);
@@ -360,14 +381,6 @@ impl std::fmt::Debug for FileSnapshot {
 }
 
 impl Failure {
-    /// The engine panicked, perhaps in the middle of a commit.
-    pub(super) fn panicked() -> Self {
-        Self {
-            error: redb::Error::Corrupted("the file's engine panicked".to_owned()),
-            unsure: true,
-        }
-    }
-
     /// The same error, of a write that may have been made.
     pub(super) fn into_unsure(self) -> Self {
         Self {

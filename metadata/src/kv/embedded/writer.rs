@@ -1,6 +1,5 @@
 //! The thread that writes the file.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -171,13 +170,10 @@ impl Writer {
     fn make_durable(&mut self, file: File, batch: Batch, outcomes: &mut Outcomes) {
         let version = batch.version();
         let (conflicts, writes) = batch.into_parts();
-        // The engine may panic on a damaged file; that must not take the store down for good.
-        let written = catch_unwind(AssertUnwindSafe(|| {
-            file.write(version, &writes)?;
+        let written = file.write(version, &writes).and_then(|()| {
             // The batch is in the file by now, so that an error no longer says it is not.
             file.snapshot().map_err(Failure::into_unsure)
-        }))
-        .unwrap_or_else(|_| Err(Failure::panicked()));
+        });
         match written {
             Ok((_, snapshot)) => {
                 let now = self.shared.now();
@@ -192,7 +188,7 @@ impl Writer {
                 self.window.expire(floor, conflicts.len());
             }
             Err(failure) => {
-                drop(file);
+                file.give_up();
                 self.recover(failure, (version, conflicts), outcomes);
             }
         }
@@ -223,8 +219,9 @@ impl Writer {
         self.shared.versions.write().withdraw();
         self.shared.space.refresh();
         self.pause = REOPEN_PAUSE_MIN;
-        // The file is closed by dropping it; it has failed already.
-        self.file = None;
+        if let Some(file) = self.file.take() {
+            file.give_up();
+        }
     }
 
     fn reopen(&mut self) {

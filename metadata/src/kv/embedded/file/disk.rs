@@ -127,6 +127,7 @@ mod faults {
     #[derive(Debug, Default)]
     struct Plan {
         changes: u64,
+        hits: u64,
         /// After how many changes the device fails, for how many, and with which error.
         failing: Option<(u64, u64, i32)>,
         reads: Option<i32>,
@@ -137,6 +138,12 @@ mod faults {
         #[must_use]
         pub fn changes(&self) -> u64 {
             self.plan.lock().changes
+        }
+
+        /// Changes that failed so far.
+        #[must_use]
+        pub fn hits(&self) -> u64 {
+            self.plan.lock().hits
         }
 
         /// Lets `after` more changes succeed and the `count` that follow fail with the system
@@ -165,6 +172,7 @@ mod faults {
             plan.changes = this.saturating_add(1);
             match plan.failing {
                 Some((from, to, errno)) if (from..to).contains(&this) => {
+                    plan.hits = plan.hits.saturating_add(1);
                     Err(Error::from_raw_os_error(errno))
                 }
                 _ => Ok(()),
