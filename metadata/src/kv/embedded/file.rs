@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use redb::{
-    Database, Durability, ReadOnlyTable, ReadableDatabase, StorageError, TableDefinition,
-    backends::FileBackend,
+    Database, Durability, ReadOnlyTable, ReadableDatabase, ReadableTable, StorageError,
+    TableDefinition, backends::FileBackend,
 };
 
 use super::super::core::{BatchWrites, Snapshot, Visit};
@@ -36,6 +36,9 @@ const META_FORMAT: &str = "format";
 /// Key in `meta` of the newest version.
 const META_VERSION: &str = "version";
 
+/// Key in `meta` of the bytes of all keys and values.
+const META_BYTES: &str = "bytes";
+
 /// The format that this code reads and writes.
 const FORMAT: u64 = 1;
 
@@ -58,6 +61,17 @@ pub(super) struct File {
 #[derive(Debug)]
 pub(super) struct FileLock {
     _file: std::fs::File,
+}
+
+/// The newest content of the file.
+#[derive(Debug)]
+pub(super) struct Newest {
+    /// Its version.
+    pub(super) version: Version,
+    /// Bytes of all keys and values.
+    pub(super) bytes: u64,
+    /// The content.
+    pub(super) snapshot: FileSnapshot,
 }
 
 /// The content of the file at one version.
@@ -146,6 +160,7 @@ impl File {
                 let mut meta = transaction.open_table(META)?;
                 meta.insert(META_FORMAT, FORMAT)?;
                 meta.insert(META_VERSION, 0)?;
+                meta.insert(META_BYTES, 0)?;
             }
             transaction.commit()?;
             Ok(database.close()?)
@@ -186,23 +201,27 @@ impl File {
         }
     }
 
-    /// The newest content and its version.
-    pub(super) fn snapshot(&self) -> Result<(Version, FileSnapshot), Failure> {
-        guarded(|| self.snapshot_unguarded())
-    }
-
-    fn snapshot_unguarded(&self) -> Result<(Version, FileSnapshot), Failure> {
-        let transaction = self.database.begin_read()?;
-        let meta = transaction.open_table(META)?;
-        let Some(version) = meta.get(META_VERSION)? else {
-            let missing = "the file has no version".to_owned();
-            return Err(redb::Error::Corrupted(missing).into());
-        };
-        let snapshot = FileSnapshot {
-            table: Arc::new(transaction.open_table(DATA)?),
-            failed: Arc::clone(&self.failed),
-        };
-        Ok((Version(version.value()), snapshot))
+    /// The newest content.
+    pub(super) fn newest(&self) -> Result<Newest, Failure> {
+        guarded(|| {
+            let transaction = self.database.begin_read()?;
+            let meta = transaction.open_table(META)?;
+            let number = |name| match meta.get(name)? {
+                Some(number) => Ok::<u64, Failure>(number.value()),
+                None => {
+                    let missing = format!("the file does not say its {name}");
+                    Err(redb::Error::Corrupted(missing).into())
+                }
+            };
+            Ok(Newest {
+                version: Version(number(META_VERSION)?),
+                bytes: number(META_BYTES)?,
+                snapshot: FileSnapshot {
+                    table: Arc::new(transaction.open_table(DATA)?),
+                    failed: Arc::clone(&self.failed),
+                },
+            })
+        })
     }
 
     /// Applies a batch and makes it durable.
@@ -215,22 +234,49 @@ impl File {
         transaction.set_durability(Durability::Immediate)?;
         {
             let mut data = transaction.open_table(DATA)?;
+            let (mut added, mut removed) = (0, 0);
             for (start, end) in writes.cleared.iter() {
-                data.retain_in::<&[u8], _>(start.as_ref()..end.as_ref(), |_, _| false)?;
+                data.retain_in::<&[u8], _>(start.as_ref()..end.as_ref(), |key, value| {
+                    removed += key.len() + value.len();
+                    false
+                })?;
             }
             for (key, value) in &writes.values {
-                match value {
-                    Some(value) => data.insert(key.as_ref(), value.as_ref())?,
-                    None => data.remove(key.as_ref())?,
+                let key = key.as_ref();
+                let old = match value {
+                    Some(value) => {
+                        added += key.len() + value.len();
+                        data.insert(key, value.as_ref())?
+                    }
+                    None => data.remove(key)?,
                 };
+                removed += old.map_or(0, |old| key.len() + old.value().len());
             }
             let mut meta = transaction.open_table(META)?;
+            let bytes = meta.get(META_BYTES)?.map_or(0, |bytes| bytes.value());
+            let bytes = bytes
+                .saturating_add(u64::try_from(added).unwrap_or(u64::MAX))
+                .saturating_sub(u64::try_from(removed).unwrap_or(u64::MAX));
+            meta.insert(META_BYTES, bytes)?;
             meta.insert(META_VERSION, version.0)?;
         }
         // Up to here nothing of the old content was touched; from here on it may have been.
         transaction.commit().map_err(|error| Failure {
             error: error.into(),
             unsure: true,
+        })
+    }
+
+    /// Frees pages that nothing reads any more, which the engine does as part of a commit. It
+    /// takes two: the first gives back what the second may use.
+    pub(super) fn collect_pages(&self) -> Result<(), Failure> {
+        guarded(|| {
+            for _ in 0..2 {
+                let mut transaction = self.database.begin_write()?;
+                transaction.set_durability(Durability::Immediate)?;
+                transaction.commit()?;
+            }
+            Ok(())
         })
     }
 

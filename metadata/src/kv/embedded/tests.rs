@@ -323,7 +323,9 @@ async fn every_failed_write_is_told_truly_and_recovered_from() {
                     }
                 }
             }
-            assert!(failed > 5, "{failed}");
+            // A device that was full for a moment is tried again before anyone is told.
+            let hidden = errno == ENOSPC && count == 1;
+            assert_eq!(failed > 5, !hidden, "{failed}");
             if count == 1 {
                 // The file could be reopened, and told.
                 assert_eq!(unknown, 0);
@@ -410,4 +412,33 @@ async fn space_is_told_less_the_reserve() {
     let less = with_reserve(free / 2).available_bytes().unwrap();
     assert!(less < free / 4 * 3, "{less} of {free}");
     assert_eq!(with_reserve(u64::MAX).available_bytes(), Some(0));
+}
+
+#[tokio::test]
+async fn stored_bytes_are_counted() {
+    let ground = Ground::new();
+    let expected = [
+        (vec![("a", Some(100)), ("bb", Some(10))], 113),
+        (vec![("a", Some(50)), ("c", None)], 63),
+        (vec![("bb", None)], 51),
+    ];
+    for (writes, expected) in expected {
+        let kv = ground.open();
+        let mut transaction = kv.begin();
+        for (key, len) in writes {
+            match len {
+                Some(len) => transaction.set(key.as_bytes(), &vec![0; len]),
+                None => transaction.clear(key.as_bytes()),
+            }
+        }
+        transaction.commit().await.unwrap();
+        assert_eq!(kv.stored_bytes(), expected);
+    }
+    let kv = ground.open();
+    assert_eq!(kv.stored_bytes(), 51, "after a restart");
+    let mut transaction = kv.begin();
+    transaction.clear_range(&KeyRange::prefix(b""));
+    transaction.set(b"a", b"1");
+    transaction.commit().await.unwrap();
+    assert_eq!(kv.stored_bytes(), 2);
 }
