@@ -1,4 +1,16 @@
 //! Images, sessions and the metadata store. Knows files, nothing of NFS.
 
+pub mod error;
+pub mod image;
+pub mod keyspace;
 pub mod kv;
+pub mod layers;
+pub mod ops;
+pub mod permission;
+pub mod record;
+pub mod session;
+pub mod stat;
+pub mod store;
 pub mod transact;
+
+pub use error::{FsError, Miss, OpError, OpResult};

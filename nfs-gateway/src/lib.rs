@@ -1,1 +1,29 @@
-//! Placeholder: filled in by the next commits.
+//! The NFSv3 gateway.
+//!
+//! The path of a request: [`Server`] accepts, the connection's task reads, [`wire::record`] joins
+//! fragments into a record, the [`Service`] takes it: [`wire::rpc`] parses the call,
+//! [`wire::args`] decodes the arguments, [`wire::results`] encodes the result, and the
+//! [`Connection`] sends it.
+
+mod connection;
+mod convert;
+mod counters;
+mod gate;
+mod gateway;
+mod handle;
+mod metrics;
+mod mount;
+mod outbound;
+mod procedures;
+mod server;
+mod session;
+mod status;
+pub mod wire;
+
+pub use connection::{CallGuard, Connection};
+pub use counters::{Counter, TransportCounters};
+pub use gate::Gate;
+pub use gateway::{Engines, Gateway, GatewayOptions};
+pub use handle::{FileHandle, HANDLE_BYTES, HandleKey, HandleKeys, SignedHandle, Stale};
+pub use metrics::GatewayCounters;
+pub use server::{Server, ServerLimits, Service};

@@ -1,0 +1,218 @@
+//! How long it takes from asking for a session to its first attributes, and whether that depends
+//! on how many files the workspace has.
+
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::{Clock, SystemClock};
+use bench_suite::Error;
+use bench_suite::api::Api;
+use bench_suite::connection::Connection;
+use bench_suite::many::{self, CreateMany};
+use clap::Parser;
+use serde::Serialize;
+
+/// Most files of one measurement.
+const FILES_MAX: u64 = 100_000_000;
+
+/// Longest time opening a session may take.
+const OPEN_AIM: Duration = Duration::from_millis(10);
+
+/// Longest time mounting may take, the kernel's part included, which is not measured here.
+const MOUNT_AIM: Duration = Duration::from_millis(100);
+
+/// Measures opening and mounting sessions of workspaces with few and with many files.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// Address of NFS and MOUNT.
+    #[arg(long, default_value = "127.0.0.1:2049")]
+    nfs: SocketAddr,
+    /// Address of the control API.
+    #[arg(long)]
+    api: String,
+    /// Token for the control API.
+    #[arg(
+        long,
+        env = "HOLDFAST_TOKEN",
+        default_value = "",
+        hide_env_values = true
+    )]
+    token: String,
+    /// Workspace of the sessions.
+    #[arg(long, default_value = "default")]
+    workspace: String,
+    /// Numbers of files, separated by commas; each is measured in a new session.
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 1_000_000],
+          value_parser = clap::value_parser!(u64).range(1..=FILES_MAX))]
+    files: Vec<u64>,
+    /// Files in one directory.
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
+    files_per_directory: u64,
+    /// Times everything is measured.
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    rounds: u32,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Median and longest of some durations, in milliseconds.
+#[derive(Debug, Serialize)]
+struct Spread {
+    p50_ms: f64,
+    max_ms: f64,
+}
+
+impl Spread {
+    fn of(mut durations: Vec<Duration>) -> Self {
+        durations.sort_unstable();
+        let ms = |duration: Option<&Duration>| {
+            duration.map_or(0.0, |duration| duration.as_secs_f64() * 1000.0)
+        };
+        Self {
+            p50_ms: ms(durations.get(durations.len() / 2)),
+            max_ms: ms(durations.last()),
+        }
+    }
+
+    fn met(&self, aim: Duration) -> &'static str {
+        if self.p50_ms <= aim.as_secs_f64() * 1000.0 {
+            "met"
+        } else {
+            "missed"
+        }
+    }
+}
+
+/// What one number of files showed.
+#[derive(Debug, Serialize)]
+struct Row {
+    files: u64,
+    fill_seconds: f64,
+    /// The API call that opens another session of the workspace.
+    open: Spread,
+    /// Connect, MNT and GETATTR of that session.
+    mount_new: Spread,
+    /// Connect, MNT and GETATTR of the session that holds the files.
+    mount_filled: Spread,
+}
+
+struct Bench {
+    arguments: Arguments,
+    api: Api,
+    clock: Arc<dyn Clock>,
+}
+
+impl Bench {
+    fn timed<T>(&self, what: impl FnOnce() -> Result<T, Error>) -> Result<(Duration, T), Error> {
+        let start = self.clock.monotonic();
+        let value = what()?;
+        Ok((self.clock.monotonic().saturating_sub(start), value))
+    }
+
+    fn fill(&self, path: &str, files: u64) -> Result<(), Error> {
+        let mut connection = Connection::open(self.arguments.nfs)?;
+        let root = connection.mount(path)?;
+        let per_directory = self.arguments.files_per_directory;
+        for number in 0..files.div_ceil(per_directory) {
+            let name = format!("directory-{number:06}");
+            let directory = connection.mkdir(&root, name.as_bytes())?;
+            let here = per_directory.min(files - number * per_directory);
+            let here = usize::try_from(here).unwrap_or(usize::MAX);
+            let mut create = CreateMany::new(directory, here);
+            many::run(&mut connection, &mut create, &self.clock)?;
+        }
+        Ok(())
+    }
+
+    fn mount(&self, path: &str) -> Result<(), Error> {
+        let mut connection = Connection::open(self.arguments.nfs)?;
+        let root = connection.mount(path)?;
+        connection.touch(&root)
+    }
+
+    fn row(&self, files: u64) -> Result<Row, Error> {
+        let filled = self.api.open_session(&self.arguments.workspace)?.mount_path;
+        let (fill, ()) = self.timed(|| self.fill(&filled, files))?;
+        let mut open = Vec::new();
+        let mut mount_new = Vec::new();
+        let mut mount_filled = Vec::new();
+        for _ in 0..self.arguments.rounds {
+            let workspace = &self.arguments.workspace;
+            let (time, session) = self.timed(|| self.api.open_session(workspace))?;
+            open.push(time);
+            mount_new.push(self.timed(|| self.mount(&session.mount_path))?.0);
+            mount_filled.push(self.timed(|| self.mount(&filled))?.0);
+        }
+        Ok(Row {
+            files,
+            fill_seconds: fill.as_secs_f64(),
+            open: Spread::of(open),
+            mount_new: Spread::of(mount_new),
+            mount_filled: Spread::of(mount_filled),
+        })
+    }
+}
+
+impl Row {
+    fn text(&self) -> String {
+        let line = |what: &str, spread: &Spread, aim: Duration| {
+            format!(
+                "  {what:<32} p50 {:>8.3} ms, max {:>8.3} ms, aim {} ms: {}\n",
+                spread.p50_ms,
+                spread.max_ms,
+                aim.as_millis(),
+                spread.met(aim)
+            )
+        };
+        let mut text = format!(
+            "{} files (created in {:.1} s)\n",
+            self.files, self.fill_seconds
+        );
+        text += &line("open a session", &self.open, OPEN_AIM);
+        text += &line("MNT and GETATTR, new session", &self.mount_new, MOUNT_AIM);
+        text += &line(
+            "MNT and GETATTR, filled session",
+            &self.mount_filled,
+            MOUNT_AIM,
+        );
+        text
+    }
+}
+
+fn measure() -> Result<(), Error> {
+    let arguments = Arguments::parse();
+    let api = Api::new(&arguments.api, &arguments.token);
+    let bench = Bench {
+        arguments,
+        api,
+        clock: Arc::new(SystemClock::new()),
+    };
+    let files = bench.arguments.files.iter();
+    let rows: Vec<Row> = files
+        .map(|files| bench.row(*files))
+        .collect::<Result<_, _>>()?;
+    let mut text = if bench.arguments.json {
+        serde_json::to_string_pretty(&rows).map_err(|error| Error::Setup(error.to_string()))?
+    } else {
+        rows.iter().map(Row::text).collect()
+    };
+    text.push('\n');
+    std::io::stdout()
+        .write_all(text.as_bytes())
+        .map_err(Error::io("print the report"))
+}
+
+fn main() -> ExitCode {
+    match measure() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Nothing is left to do if standard error is closed.
+            drop(writeln!(std::io::stderr(), "open: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,516 @@
+//! Every key this system stores is defined in this file.
+//!
+//! A key is one table byte, then fixed-width fields, then at most one variable-length tail.
+//! Integers are big-endian, so that the store's byte order is the order of the fields. Session
+//! keys begin with 16 bits of a hash of the session, so that sessions spread over the store.
+//! `docs/keyspace.md` has the same table; a test compares the two.
+//!
+//! | byte | table | fields after the byte | value |
+//! |------|-------|-----------------------|-------|
+//! | `v` | format | | `FormatRecord`: data version, installation id |
+//! | `h` | handle keys | | `HandleKeysRecord`: the live handle keys |
+//! | `t` | tenant | tenant: u64 | `TenantRecord`: name, limits, domain key |
+//! | `T` | tenant name | name: bytes to end | tenant: u64 |
+//! | `p` | API token | hash: 32 bytes | `TokenRecord`: tenant, created |
+//! | `w` | workspace | workspace: u64 | `WorkspaceRecord`: tenant, name, block size, name key |
+//! | `W` | workspace name | tenant: u64, name: bytes to end | workspace: u64 |
+//! | `i` | inode blocks | workspace: u64 | next free number: u64 LE, by atomic add |
+//! | `S` | sessions | tenant: u64, workspace: u64, session: u64 | empty |
+//! | `m` | ticket | hash: 32 bytes | `TicketRecord`: session, rights, expiry |
+//! | `M` | tickets of a session | session: u64, hash: 32 bytes | empty |
+//! | `s` | session | h16, session: u64, `m` | `SessionRecord`: workspace, state, agent, run, flags |
+//! | `s` | session | h16, session: u64, `o` | `OwnerRecord`: gateway, epoch, nonce: the fence |
+//! | `s` | session | h16, session: u64, `q` | `FlushRecord`: number of the last flush, totals |
+//! | `s` | session | h16, session: u64, `x`, xid: u32, hash: 16 bytes | `ReplyRecord`: a stored reply |
+//! | `d` | delta | h16, session: u64, generation: u32, image key | tag byte, then the image value |
+//!
+//! Image keys, within a delta (and later a tree):
+//!
+//! | fields | value |
+//! |--------|-------|
+//! | inode: u64, `0` | `InodeRecord`: attributes, symlink target, content of a small file |
+//! | inode: u64, `1`, h62(name): u64, name: bytes to end | `Entry` |
+//! | inode: u64, `2`, block: u32 | `Block` |
+//! | inode: u64, `4`, parent: u64, name: bytes to end | empty: a further hard link |
+
+use base::{SessionId, TenantId, WorkspaceId};
+
+use crate::kv::KeyRange;
+
+/// Table bytes. Never reused for something else.
+mod table {
+    pub(super) const FORMAT: u8 = b'v';
+    pub(super) const HANDLE_KEYS: u8 = b'h';
+    pub(super) const TENANT: u8 = b't';
+    pub(super) const TENANT_NAME: u8 = b'T';
+    pub(super) const TOKEN: u8 = b'p';
+    pub(super) const WORKSPACE: u8 = b'w';
+    pub(super) const WORKSPACE_NAME: u8 = b'W';
+    pub(super) const INODES: u8 = b'i';
+    pub(super) const SESSIONS: u8 = b'S';
+    pub(super) const TICKET: u8 = b'm';
+    pub(super) const TICKETS_OF: u8 = b'M';
+    pub(super) const SESSION: u8 = b's';
+    pub(super) const DELTA: u8 = b'd';
+}
+
+/// Sub-tables of a session.
+mod session_table {
+    pub(super) const META: u8 = b'm';
+    pub(super) const OWNER: u8 = b'o';
+    pub(super) const FLUSH: u8 = b'q';
+    pub(super) const REPLY: u8 = b'x';
+}
+
+/// A stored key that is not ours or is damaged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeyError {
+    /// The key ends too early.
+    #[error("key is truncated")]
+    Truncated,
+    /// The key goes on after its end.
+    #[error("key has trailing bytes")]
+    Trailing,
+    /// The key belongs to another table, or to none.
+    #[error("key belongs to no known table")]
+    WrongTable,
+    /// The name in the key cannot be a name.
+    #[error("key holds an impossible name")]
+    BadName,
+}
+
+/// Reads a key's fields front to back.
+#[derive(Debug)]
+pub(crate) struct KeyReader<'a>(&'a [u8]);
+
+impl<'a> KeyReader<'a> {
+    pub(crate) fn new(key: &'a [u8]) -> Self {
+        Self(key)
+    }
+
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], KeyError> {
+        let (field, rest) = self.0.split_first_chunk().ok_or(KeyError::Truncated)?;
+        self.0 = rest;
+        Ok(*field)
+    }
+
+    pub(crate) fn u8(&mut self) -> Result<u8, KeyError> {
+        self.array().map(u8::from_be_bytes)
+    }
+
+    pub(crate) fn u16(&mut self) -> Result<u16, KeyError> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    pub(crate) fn u32(&mut self) -> Result<u32, KeyError> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    pub(crate) fn u64(&mut self) -> Result<u64, KeyError> {
+        self.array().map(u64::from_be_bytes)
+    }
+
+    pub(crate) fn tail(self) -> &'a [u8] {
+        self.0
+    }
+
+    pub(crate) fn end(self) -> Result<(), KeyError> {
+        if self.0.is_empty() {
+            Ok(())
+        } else {
+            Err(KeyError::Trailing)
+        }
+    }
+}
+
+fn key(table: u8, fields: &[&[u8]]) -> Vec<u8> {
+    let mut key = Vec::with_capacity(1 + fields.iter().map(|field| field.len()).sum::<usize>());
+    key.push(table);
+    for field in fields {
+        key.extend_from_slice(field);
+    }
+    key
+}
+
+/// The data's format and the installation's id.
+#[must_use]
+pub fn format() -> Vec<u8> {
+    key(table::FORMAT, &[])
+}
+
+/// The keys that sign file handles.
+#[must_use]
+pub fn handle_keys() -> Vec<u8> {
+    key(table::HANDLE_KEYS, &[])
+}
+
+/// A tenant.
+#[must_use]
+pub fn tenant(tenant: TenantId) -> Vec<u8> {
+    key(table::TENANT, &[&tenant.raw().to_be_bytes()])
+}
+
+/// All tenants.
+#[must_use]
+pub fn tenants() -> KeyRange {
+    KeyRange::prefix(&[table::TENANT])
+}
+
+/// A tenant's number by its name.
+#[must_use]
+pub fn tenant_name(name: &str) -> Vec<u8> {
+    key(table::TENANT_NAME, &[name.as_bytes()])
+}
+
+/// An API token by the hash of its text.
+#[must_use]
+pub fn token(hash: &[u8; 32]) -> Vec<u8> {
+    key(table::TOKEN, &[hash])
+}
+
+/// A workspace.
+#[must_use]
+pub fn workspace(workspace: WorkspaceId) -> Vec<u8> {
+    key(table::WORKSPACE, &[&workspace.raw().to_be_bytes()])
+}
+
+/// A workspace's number by its name.
+#[must_use]
+pub fn workspace_name(tenant: TenantId, name: &str) -> Vec<u8> {
+    key(
+        table::WORKSPACE_NAME,
+        &[&tenant.raw().to_be_bytes(), name.as_bytes()],
+    )
+}
+
+/// All workspace names of a tenant.
+#[must_use]
+pub fn workspace_names(tenant: TenantId) -> KeyRange {
+    KeyRange::prefix(&key(table::WORKSPACE_NAME, &[&tenant.raw().to_be_bytes()]))
+}
+
+/// The counter of a workspace's inode numbers.
+#[must_use]
+pub fn inodes(workspace: WorkspaceId) -> Vec<u8> {
+    key(table::INODES, &[&workspace.raw().to_be_bytes()])
+}
+
+/// The mark that a session belongs to a workspace.
+#[must_use]
+pub fn session_of(tenant: TenantId, workspace: WorkspaceId, session: SessionId) -> Vec<u8> {
+    let fields = [tenant.raw(), workspace.raw(), session.raw()].map(u64::to_be_bytes);
+    key(table::SESSIONS, &[&fields.concat()])
+}
+
+/// All sessions of a tenant.
+#[must_use]
+pub fn sessions_of_tenant(tenant: TenantId) -> KeyRange {
+    KeyRange::prefix(&key(table::SESSIONS, &[&tenant.raw().to_be_bytes()]))
+}
+
+/// All sessions of a workspace.
+#[must_use]
+pub fn sessions_of_workspace(tenant: TenantId, workspace: WorkspaceId) -> KeyRange {
+    let fields = [tenant.raw(), workspace.raw()].map(u64::to_be_bytes);
+    KeyRange::prefix(&key(table::SESSIONS, &[&fields.concat()]))
+}
+
+/// The session in a key of [`sessions_of_tenant`], with its workspace.
+///
+/// # Errors
+///
+/// The key is of another table or damaged.
+pub fn decode_session_of(key: &[u8]) -> Result<(TenantId, WorkspaceId, SessionId), KeyError> {
+    let mut fields = KeyReader::new(key);
+    if fields.u8()? != table::SESSIONS {
+        return Err(KeyError::WrongTable);
+    }
+    let ids = (fields.u64()?, fields.u64()?, fields.u64()?);
+    fields.end()?;
+    Ok((
+        TenantId::new(ids.0),
+        WorkspaceId::new(ids.1),
+        SessionId::new(ids.2),
+    ))
+}
+
+/// A mount ticket by the hash of its text.
+#[must_use]
+pub fn ticket(hash: &[u8; 32]) -> Vec<u8> {
+    key(table::TICKET, &[hash])
+}
+
+/// The mark that a ticket belongs to a session.
+#[must_use]
+pub fn ticket_of(session: SessionId, hash: &[u8; 32]) -> Vec<u8> {
+    key(table::TICKETS_OF, &[&session.raw().to_be_bytes(), hash])
+}
+
+/// All tickets of a session.
+#[must_use]
+pub fn tickets_of(session: SessionId) -> KeyRange {
+    KeyRange::prefix(&key(table::TICKETS_OF, &[&session.raw().to_be_bytes()]))
+}
+
+/// 16 bits that spread sessions over the store: the high bits of a multiplicative hash.
+fn spread(session: SessionId) -> [u8; 2] {
+    let mixed = session
+        .raw()
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        .to_be_bytes();
+    [mixed[0], mixed[1]]
+}
+
+fn session_key(session: SessionId, part: u8, tail: &[&[u8]]) -> Vec<u8> {
+    let mut fields: Vec<&[u8]> = Vec::with_capacity(3 + tail.len());
+    let (spread, raw, part) = (spread(session), session.raw().to_be_bytes(), [part]);
+    fields.extend([&spread[..], &raw, &part]);
+    fields.extend(tail);
+    key(table::SESSION, &fields)
+}
+
+/// What a session is.
+#[must_use]
+pub fn session_meta(session: SessionId) -> Vec<u8> {
+    session_key(session, session_table::META, &[])
+}
+
+/// Who owns a session: the fence of every flush.
+#[must_use]
+pub fn session_owner(session: SessionId) -> Vec<u8> {
+    session_key(session, session_table::OWNER, &[])
+}
+
+/// What the last flush of a session was.
+#[must_use]
+pub fn session_flush(session: SessionId) -> Vec<u8> {
+    session_key(session, session_table::FLUSH, &[])
+}
+
+/// The stored reply of one call.
+#[must_use]
+pub fn session_reply(session: SessionId, xid: u32, hash: &[u8; 16]) -> Vec<u8> {
+    session_key(session, session_table::REPLY, &[&xid.to_be_bytes(), hash])
+}
+
+/// All stored replies of a session.
+#[must_use]
+pub fn session_replies(session: SessionId) -> KeyRange {
+    KeyRange::prefix(&session_key(session, session_table::REPLY, &[]))
+}
+
+/// The call in a key of [`session_replies`].
+///
+/// # Errors
+///
+/// The key is damaged.
+pub fn decode_session_reply(key: &[u8]) -> Result<(u32, [u8; 16]), KeyError> {
+    let mut fields = KeyReader::new(key);
+    let table = fields.u8()?;
+    let _: (u16, u64) = (fields.u16()?, fields.u64()?);
+    if table != table::SESSION || fields.u8()? != session_table::REPLY {
+        return Err(KeyError::WrongTable);
+    }
+    let call = (fields.u32()?, fields.array()?);
+    fields.end()?;
+    Ok(call)
+}
+
+/// Everything stored under a session but its delta.
+#[must_use]
+pub fn session_all(session: SessionId) -> KeyRange {
+    KeyRange::prefix(&key(
+        table::SESSION,
+        &[&spread(session), &session.raw().to_be_bytes()],
+    ))
+}
+
+/// The start of all keys of one generation of a session's delta.
+#[must_use]
+pub fn delta(session: SessionId, generation: u32) -> Vec<u8> {
+    let (spread, raw) = (spread(session), session.raw().to_be_bytes());
+    key(table::DELTA, &[&spread, &raw, &generation.to_be_bytes()])
+}
+
+/// All generations of a session's delta.
+#[must_use]
+pub fn delta_all(session: SessionId) -> KeyRange {
+    KeyRange::prefix(&key(
+        table::DELTA,
+        &[&spread(session), &session.raw().to_be_bytes()],
+    ))
+}
+
+/// Every session record and every delta: what `check` walks.
+#[must_use]
+pub fn all_sessions() -> KeyRange {
+    KeyRange::prefix(&[table::SESSION])
+}
+
+/// Every delta.
+#[must_use]
+pub fn all_deltas() -> KeyRange {
+    KeyRange::prefix(&[table::DELTA])
+}
+
+/// Keys of a filesystem image: the same in deltas and trees.
+pub mod image {
+    use base::{InodeId, Name};
+
+    use super::{KeyError, KeyReader};
+    use crate::kv::KeyRange;
+
+    const ATTRIBUTES: u8 = 0;
+    const ENTRY: u8 = 1;
+    const BLOCK: u8 = 2;
+    const LINK: u8 = 4;
+
+    /// A decoded image key.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub enum ImageKey {
+        /// Attributes of an inode.
+        Inode(InodeId),
+        /// An entry of a directory.
+        Entry {
+            /// The directory.
+            dir: InodeId,
+            /// Hash of the name.
+            hash: u64,
+            /// The name.
+            name: Name,
+        },
+        /// A block of a file.
+        Block {
+            /// The file.
+            inode: InodeId,
+            /// Index of the block.
+            index: u32,
+        },
+        /// A further hard link.
+        Link {
+            /// The inode.
+            inode: InodeId,
+            /// The directory that holds the link.
+            parent: InodeId,
+            /// The link's name.
+            name: Name,
+        },
+    }
+
+    fn key(inode: InodeId, part: u8, tail: &[&[u8]]) -> Vec<u8> {
+        let mut key = Vec::with_capacity(9 + tail.iter().map(|field| field.len()).sum::<usize>());
+        key.extend_from_slice(&inode.raw().to_be_bytes());
+        key.push(part);
+        for field in tail {
+            key.extend_from_slice(field);
+        }
+        key
+    }
+
+    /// Attributes of `inode`.
+    #[must_use]
+    pub fn inode(inode: InodeId) -> Vec<u8> {
+        key(inode, ATTRIBUTES, &[])
+    }
+
+    /// Everything of `inode`.
+    #[must_use]
+    pub fn inode_range(inode: InodeId) -> KeyRange {
+        KeyRange::prefix(&inode.raw().to_be_bytes())
+    }
+
+    /// Entry `name` of `dir`.
+    #[must_use]
+    pub fn entry(dir: InodeId, hash: u64, name: &[u8]) -> Vec<u8> {
+        key(dir, ENTRY, &[&hash.to_be_bytes(), name])
+    }
+
+    /// Entries of `dir` from hash `from` on.
+    #[must_use]
+    pub fn entries_from(dir: InodeId, from: u64) -> KeyRange {
+        let start = key(dir, ENTRY, &[&from.to_be_bytes()]);
+        KeyRange {
+            start: start.into(),
+            end: key(dir, ENTRY + 1, &[]).into(),
+        }
+    }
+
+    /// Block `index` of `inode`.
+    #[must_use]
+    pub fn block(inode: InodeId, index: u32) -> Vec<u8> {
+        key(inode, BLOCK, &[&index.to_be_bytes()])
+    }
+
+    /// Blocks of `inode` from `first` on.
+    #[must_use]
+    pub fn blocks_from(inode: InodeId, first: u32) -> KeyRange {
+        KeyRange {
+            start: block(inode, first).into(),
+            end: key(inode, BLOCK + 1, &[]).into(),
+        }
+    }
+
+    /// Blocks `first..=last` of `inode`.
+    #[must_use]
+    pub fn blocks(inode: InodeId, first: u32, last: u32) -> KeyRange {
+        let mut range = blocks_from(inode, first);
+        if let Some(next) = last.checked_add(1) {
+            range.end = block(inode, next).into();
+        }
+        range
+    }
+
+    /// The further link `name` in `parent` of `inode`.
+    #[must_use]
+    pub fn link(inode: InodeId, parent: InodeId, name: &Name) -> Vec<u8> {
+        key(inode, LINK, &[&parent.raw().to_be_bytes(), name.as_bytes()])
+    }
+
+    /// All further links of `inode`.
+    #[must_use]
+    pub fn links(inode: InodeId) -> KeyRange {
+        KeyRange::prefix(&key(inode, LINK, &[]))
+    }
+
+    /// Decodes an image key.
+    ///
+    /// # Errors
+    ///
+    /// The bytes are not an image key.
+    pub fn decode(bytes: &[u8]) -> Result<ImageKey, KeyError> {
+        let mut fields = KeyReader::new(bytes);
+        let inode = InodeId::new(fields.u64()?);
+        let name = |tail: &[u8]| Name::new(tail).map_err(|_| KeyError::BadName);
+        Ok(match fields.u8()? {
+            ATTRIBUTES => {
+                fields.end()?;
+                ImageKey::Inode(inode)
+            }
+            ENTRY => {
+                let hash = fields.u64()?;
+                ImageKey::Entry {
+                    dir: inode,
+                    hash,
+                    name: name(fields.tail())?,
+                }
+            }
+            BLOCK => {
+                let index = fields.u32()?;
+                fields.end()?;
+                ImageKey::Block { inode, index }
+            }
+            LINK => {
+                let parent = InodeId::new(fields.u64()?);
+                ImageKey::Link {
+                    inode,
+                    parent,
+                    name: name(fields.tail())?,
+                }
+            }
+            _ => return Err(KeyError::WrongTable),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,92 @@
+use base::{InodeId, Name};
+use proptest::prelude::*;
+
+use super::image::ImageKey;
+use super::*;
+
+fn ids() -> impl Strategy<Value = u64> {
+    prop_oneof![4 => 0..4_u64, 1 => Just(u64::MAX), 1 => any::<u64>()]
+}
+
+fn names() -> impl Strategy<Value = Name> {
+    proptest::collection::vec(prop_oneof![Just(1_u8), Just(b'a'), Just(0xff)], 1..4)
+        .prop_map(|name| Name::new(&name).unwrap())
+}
+
+fn image_keys() -> impl Strategy<Value = ImageKey> {
+    let inodes = || ids().prop_map(InodeId::new);
+    prop_oneof![
+        inodes().prop_map(ImageKey::Inode),
+        (inodes(), ids(), names()).prop_map(|(dir, hash, name)| ImageKey::Entry {
+            dir,
+            hash,
+            name
+        }),
+        (inodes(), any::<u32>()).prop_map(|(inode, index)| ImageKey::Block { inode, index }),
+        (inodes(), inodes(), names()).prop_map(|(inode, parent, name)| ImageKey::Link {
+            inode,
+            parent,
+            name
+        }),
+    ]
+}
+
+fn encode(key: &ImageKey) -> Vec<u8> {
+    match key {
+        ImageKey::Inode(inode) => image::inode(*inode),
+        ImageKey::Entry { dir, hash, name } => image::entry(*dir, *hash, name.as_bytes()),
+        ImageKey::Block { inode, index } => image::block(*inode, *index),
+        ImageKey::Link {
+            inode,
+            parent,
+            name,
+        } => image::link(*inode, *parent, name),
+    }
+}
+
+proptest! {
+    #[test]
+    fn image_keys_round_trip(key in image_keys()) {
+        prop_assert_eq!(image::decode(&encode(&key)), Ok(key));
+    }
+
+    #[test]
+    fn decode_is_total(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+        if let Ok(key) = image::decode(&bytes) {
+            prop_assert_eq!(encode(&key), bytes);
+        }
+    }
+
+    /// The ranges hold what they say, and nothing else.
+    #[test]
+    fn ranges_are_exact(key in image_keys(), inode in ids(), first in any::<u32>(), hash in ids()) {
+        let inode = InodeId::new(inode);
+        let bytes = encode(&key);
+        let owner = match &key {
+            ImageKey::Inode(inode) | ImageKey::Block { inode, .. } | ImageKey::Link { inode, .. } => *inode,
+            ImageKey::Entry { dir, .. } => *dir,
+        };
+        // The last inode number is never given out: its range would end beyond all keys.
+        if inode.raw() != u64::MAX {
+            prop_assert_eq!(image::inode_range(inode).contains(&bytes), owner == inode);
+        }
+        let blocks = image::blocks_from(inode, first);
+        let is_block = matches!(&key, ImageKey::Block { inode: at, index } if *at == inode && *index >= first);
+        prop_assert_eq!(blocks.contains(&bytes), is_block);
+        let entries = image::entries_from(inode, hash);
+        let is_entry = matches!(&key, ImageKey::Entry { dir, hash: at, .. } if *dir == inode && *at >= hash);
+        prop_assert_eq!(entries.contains(&bytes), is_entry);
+    }
+
+    #[test]
+    fn replies_and_sessions_round_trip(session in ids(), xid in any::<u32>(), hash in any::<[u8; 16]>()) {
+        let session = SessionId::new(session);
+        let key = session_reply(session, xid, &hash);
+        prop_assert_eq!(decode_session_reply(&key), Ok((xid, hash)));
+        prop_assert!(session_replies(session).contains(&key));
+        prop_assert!(session_all(session).contains(&key));
+        let ids = (TenantId::DEFAULT, WorkspaceId::new(3), session);
+        prop_assert_eq!(decode_session_of(&session_of(ids.0, ids.1, ids.2)), Ok(ids));
+        prop_assert!(delta_all(session).contains(&delta(session, 7)));
+    }
+}

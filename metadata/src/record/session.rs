@@ -1,0 +1,331 @@
+//! Records of a session: what it is, who owns it, what its last flush was, and stored replies.
+
+use base::{Epoch, GatewayId, TenantId, Timestamp, WorkspaceId};
+use bytes::Bytes;
+
+use super::{Reader, RecordError, Writer};
+use crate::image::{InodeNumbers, Totals, Usage};
+
+const VERSION: u8 = 1;
+
+/// Life cycle of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionState {
+    /// It can be mounted.
+    Open,
+    /// It was closed; its content is being dropped.
+    Closed,
+}
+
+/// Whose identity a call runs as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Identity {
+    /// The identity that the client claims. Right for a private session.
+    Passthrough,
+    /// As claimed, but the superuser becomes nobody (65534).
+    RootSquash,
+    /// Everybody is this user and group.
+    AllSquash {
+        /// User id.
+        uid: u32,
+        /// Group id.
+        gid: u32,
+    },
+}
+
+/// What a session is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionRecord {
+    /// Its tenant.
+    pub tenant: TenantId,
+    /// Its workspace.
+    pub workspace: WorkspaceId,
+    /// Its state.
+    pub state: SessionState,
+    /// Refuses every change.
+    pub read_only: bool,
+    /// Whose identity calls run as.
+    pub identity: Identity,
+    /// The generation of the delta that takes changes.
+    pub generation: u32,
+    /// Raised to make all handles given out so far stale.
+    pub revocation: u32,
+    /// Mode, owner and group of a root directory that was never changed.
+    pub root: (u32, u32, u32),
+    /// The agent that opened it; empty if it did not say.
+    pub agent: String,
+    /// The run it belongs to; empty if it did not say.
+    pub run: String,
+    /// When it was opened.
+    pub created: Timestamp,
+    /// When it ends by itself.
+    pub expires: Option<Timestamp>,
+}
+
+impl SessionRecord {
+    /// Encodes the value.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        let mut to = Writer::new(VERSION);
+        to.u64(self.tenant.raw());
+        to.u64(self.workspace.raw());
+        to.u8(match self.state {
+            SessionState::Open => 1,
+            SessionState::Closed => 2,
+        });
+        to.u8(u8::from(self.read_only));
+        let (identity, uid, gid) = match self.identity {
+            Identity::Passthrough => (1, 0, 0),
+            Identity::RootSquash => (2, 0, 0),
+            Identity::AllSquash { uid, gid } => (3, uid, gid),
+        };
+        to.u8(identity);
+        to.u32(uid);
+        to.u32(gid);
+        to.u32(self.generation);
+        to.u32(self.revocation);
+        to.u32(self.root.0);
+        to.u32(self.root.1);
+        to.u32(self.root.2);
+        to.bytes(self.agent.as_bytes());
+        to.bytes(self.run.as_bytes());
+        to.time(self.created);
+        to.u8(u8::from(self.expires.is_some()));
+        to.time(self.expires.unwrap_or_default());
+        to.finish()
+    }
+
+    /// Decodes a stored value.
+    ///
+    /// # Errors
+    ///
+    /// The bytes are damaged or of another release.
+    pub fn decode(record: &[u8]) -> Result<Self, RecordError> {
+        let mut from = Reader::new(record, VERSION)?;
+        let tenant = TenantId::new(from.u64()?);
+        let workspace = WorkspaceId::new(from.u64()?);
+        let state = match from.u8()? {
+            1 => SessionState::Open,
+            2 => SessionState::Closed,
+            _ => return Err(RecordError::Field("session state")),
+        };
+        let read_only = from.flag()?;
+        let identity = match (from.u8()?, from.u32()?, from.u32()?) {
+            (1, 0, 0) => Identity::Passthrough,
+            (2, 0, 0) => Identity::RootSquash,
+            (3, uid, gid) => Identity::AllSquash { uid, gid },
+            _ => return Err(RecordError::Field("identity")),
+        };
+        let generation = from.u32()?;
+        let revocation = from.u32()?;
+        let root = (from.u32()?, from.u32()?, from.u32()?);
+        let (agent, run) = (from.text()?, from.text()?);
+        let created = from.time()?;
+        let expires = (from.flag()?, from.time()?);
+        from.end()?;
+        let expires = expires.0.then_some(expires.1);
+        Ok(Self {
+            tenant,
+            workspace,
+            state,
+            read_only,
+            identity,
+            generation,
+            revocation,
+            root,
+            agent,
+            run,
+            created,
+            expires,
+        })
+    }
+}
+
+/// Who owns a session. Every flush conflicts with a change of this record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnerRecord {
+    /// The gateway's incarnation.
+    pub gateway: GatewayId,
+    /// How many owners there have been.
+    pub epoch: Epoch,
+    /// Changed to make a straggling flush of the same owner conflict.
+    pub nonce: u64,
+}
+
+impl OwnerRecord {
+    /// Encodes the value.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        let mut to = Writer::new(VERSION);
+        to.u64(self.gateway.raw());
+        to.u64(self.epoch.raw());
+        to.u64(self.nonce);
+        to.finish()
+    }
+
+    /// Decodes a stored value.
+    ///
+    /// # Errors
+    ///
+    /// The bytes are damaged or of another release.
+    pub fn decode(record: &[u8]) -> Result<Self, RecordError> {
+        let mut from = Reader::new(record, VERSION)?;
+        let owner = Self {
+            gateway: GatewayId::new(from.u64()?),
+            epoch: Epoch::new(from.u64()?),
+            nonce: from.u64()?,
+        };
+        from.end()?;
+        Ok(owner)
+    }
+}
+
+/// What the last flush of a session was, and the totals as of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlushRecord {
+    /// Counts flushes; settles a commit whose outcome is unknown.
+    pub number: u64,
+    /// Usage and inode numbers.
+    pub totals: Totals,
+}
+
+impl FlushRecord {
+    /// Encodes the value.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        let mut to = Writer::new(VERSION);
+        to.u64(self.number);
+        to.u64(self.totals.usage.bytes);
+        to.u64(self.totals.usage.inodes);
+        to.u64(self.totals.numbers.next);
+        to.u64(self.totals.numbers.end);
+        to.finish()
+    }
+
+    /// Decodes a stored value.
+    ///
+    /// # Errors
+    ///
+    /// The bytes are damaged or of another release.
+    pub fn decode(record: &[u8]) -> Result<Self, RecordError> {
+        let mut from = Reader::new(record, VERSION)?;
+        let number = from.u64()?;
+        let usage = Usage {
+            bytes: from.u64()?,
+            inodes: from.u64()?,
+        };
+        let numbers = InodeNumbers {
+            next: from.u64()?,
+            end: from.u64()?,
+        };
+        from.end()?;
+        Ok(Self {
+            number,
+            totals: Totals { usage, numbers },
+        })
+    }
+}
+
+/// The stored reply of a call that must not run twice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplyRecord {
+    /// The flush that carried its effect: the order in which replies are forgotten.
+    pub flush: u64,
+    /// The encoded RPC reply.
+    pub reply: Bytes,
+}
+
+impl ReplyRecord {
+    /// Encodes the value.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        let mut to = Writer::new(VERSION);
+        to.u64(self.flush);
+        to.bytes(&self.reply);
+        to.finish()
+    }
+
+    /// Decodes a stored value.
+    ///
+    /// # Errors
+    ///
+    /// The bytes are damaged or of another release.
+    pub fn decode(record: &[u8]) -> Result<Self, RecordError> {
+        let mut from = Reader::new(record, VERSION)?;
+        let flush = from.u64()?;
+        let reply = Bytes::copy_from_slice(from.bytes()?);
+        from.end()?;
+        Ok(Self { flush, reply })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn session() -> SessionRecord {
+        SessionRecord {
+            tenant: TenantId::DEFAULT,
+            workspace: WorkspaceId::new(2),
+            state: SessionState::Open,
+            read_only: false,
+            identity: Identity::AllSquash { uid: 1, gid: 2 },
+            generation: 3,
+            revocation: 4,
+            root: (0o755, 5, 6),
+            agent: "a".into(),
+            run: String::new(),
+            created: Timestamp::new(7, 8),
+            expires: None,
+        }
+    }
+
+    #[test]
+    fn golden_bytes() {
+        let owner = OwnerRecord {
+            gateway: GatewayId::new(1),
+            epoch: Epoch::new(2),
+            nonce: 3,
+        };
+        let bytes = [
+            1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 3,
+        ];
+        assert_eq!(owner.encode(), &bytes[..]);
+        assert_eq!(OwnerRecord::decode(&bytes), Ok(owner));
+        let reply = ReplyRecord {
+            flush: 1,
+            reply: Bytes::from_static(b"r"),
+        };
+        assert_eq!(
+            reply.encode(),
+            &[1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, b'r'][..]
+        );
+        assert_eq!(ReplyRecord::decode(&reply.encode()), Ok(reply));
+        assert_eq!(SessionRecord::decode(&session().encode()), Ok(session()));
+        assert_eq!(
+            FlushRecord::decode(&FlushRecord::default().encode()),
+            Ok(FlushRecord::default())
+        );
+        assert_eq!(FlushRecord::default().encode().len(), 41);
+    }
+
+    #[test]
+    fn a_newer_version_is_named() {
+        assert_eq!(OwnerRecord::decode(&[9]), Err(RecordError::Version(9)));
+        assert_eq!(OwnerRecord::decode(&[]), Err(RecordError::Truncated));
+        let mut long = session().encode().to_vec();
+        long.push(0);
+        assert_eq!(SessionRecord::decode(&long), Err(RecordError::Trailing));
+    }
+
+    proptest! {
+        #[test]
+        fn a_flipped_byte_never_panics(at in 0..200_usize, byte in any::<u8>()) {
+            let mut bytes = session().encode().to_vec();
+            let at = at % bytes.len();
+            bytes[at] = byte;
+            drop(SessionRecord::decode(&bytes));
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Writing a session's changes, fenced.
+//!
+//! Invariants (docs/design/0001-session-engine.md has the reasoning):
+//!
+//! 1. A flush commits only while the owner record is the one this owner wrote: it reads at a cached
+//!    version and conflicts with any change of that record since. No read, one round trip.
+//! 2. A flush takes effect once: it carries the next flush number, and a commit whose outcome is
+//!    unknown is settled by first changing the owner record's nonce, so that a straggler must
+//!    conflict, and then reading the number.
+//! 3. One flush is in flight per session, so flushes take effect in order.
+
+use base::{Epoch, SessionId};
+use bytes::Bytes;
+
+use crate::image::{Changes, Totals};
+use crate::keyspace;
+use crate::kv::{Isolation, KeyRange, Kv, KvError, Version};
+use crate::layers::Layers;
+use crate::record::session::{FlushRecord, OwnerRecord, ReplyRecord};
+
+/// Attempts at one flush before its failure is reported.
+const ATTEMPTS_MAX: u32 = 50;
+
+/// A reply that must be the same whenever its call comes again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredReply {
+    /// The call's transaction id.
+    pub xid: u32,
+    /// Hash of the call.
+    pub hash: [u8; 16],
+    /// The encoded reply.
+    pub reply: Bytes,
+}
+
+/// What one flush writes.
+#[derive(Debug, Default)]
+pub struct FlushBatch {
+    /// Changes of the image.
+    pub changes: Changes,
+    /// Totals as of these changes.
+    pub totals: Totals,
+    /// Replies of the calls that made the changes.
+    pub replies: Vec<StoredReply>,
+    /// Replies to forget: xid and hash.
+    pub forgotten: Vec<(u32, [u8; 16])>,
+}
+
+/// Why a flush failed. In every case nothing of it was written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FlushError {
+    /// Another gateway owns the session now.
+    #[error("the session was taken over")]
+    Fenced,
+    /// The device is full.
+    #[error("no space is left for the metadata store")]
+    NoSpace,
+    /// The store failed.
+    #[error("flush the session")]
+    Kv(#[source] KvError),
+}
+
+/// The right to flush a session.
+#[derive(Debug)]
+pub struct Fence {
+    session: SessionId,
+    owner: OwnerRecord,
+    number: u64,
+    version: Version,
+    refresh: bool,
+}
+
+impl Fence {
+    pub(super) fn new(
+        session: SessionId,
+        owner: OwnerRecord,
+        number: u64,
+        version: Version,
+    ) -> Self {
+        Self {
+            session,
+            owner,
+            number,
+            version,
+            refresh: false,
+        }
+    }
+
+    /// The session.
+    #[must_use]
+    pub fn session(&self) -> SessionId {
+        self.session
+    }
+
+    /// The owner's epoch.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.owner.epoch
+    }
+
+    /// Number of the last flush that took effect.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Writes `batch` durably, once.
+    ///
+    /// # Errors
+    ///
+    /// See [`FlushError`]; nothing was written then.
+    ///
+    /// # Cancellation
+    ///
+    /// Not cancel-safe: the outcome is then unknown and the fence must not be used again.
+    pub async fn flush(
+        &mut self,
+        kv: &dyn Kv,
+        layers: &Layers,
+        batch: &FlushBatch,
+    ) -> Result<(), FlushError> {
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            let error = match self.try_flush(kv, layers, batch).await {
+                Ok(version) => {
+                    self.version = version;
+                    self.number += 1;
+                    return Ok(());
+                }
+                Err(FlushError::Kv(error)) => error,
+                Err(error) => return Err(error),
+            };
+            match error {
+                KvError::NoSpace => return Err(FlushError::NoSpace),
+                // The next attempt reads the owner record: it is ours, or we are fenced.
+                KvError::Conflict | KvError::VersionTooOld if attempt < ATTEMPTS_MAX => {
+                    self.refresh = true;
+                }
+                KvError::OutcomeUnknown if attempt < ATTEMPTS_MAX => {
+                    if self.settle(kv).await? {
+                        return Ok(());
+                    }
+                }
+                error => return Err(FlushError::Kv(error)),
+            }
+        }
+    }
+
+    async fn try_flush(
+        &mut self,
+        kv: &dyn Kv,
+        layers: &Layers,
+        batch: &FlushBatch,
+    ) -> Result<Version, FlushError> {
+        let owner_key = keyspace::session_owner(self.session);
+        let mut txn = kv.begin();
+        if self.refresh {
+            let found = txn.get(&owner_key, Isolation::Serializable).await;
+            self.check_owner(found.map_err(FlushError::Kv)?.as_ref())?;
+            self.refresh = false;
+        } else {
+            txn.set_read_version(self.version);
+            txn.add_read_conflict_range(&KeyRange::key(&owner_key));
+        }
+        layers.write(txn.as_mut(), &batch.changes);
+        let number = self.number + 1;
+        for reply in &batch.replies {
+            let record = ReplyRecord {
+                flush: number,
+                reply: reply.reply.clone(),
+            };
+            let key = keyspace::session_reply(self.session, reply.xid, &reply.hash);
+            txn.set(&key, &record.encode());
+        }
+        for (xid, hash) in &batch.forgotten {
+            txn.clear(&keyspace::session_reply(self.session, *xid, hash));
+        }
+        let record = FlushRecord {
+            number,
+            totals: batch.totals,
+        };
+        txn.set(&keyspace::session_flush(self.session), &record.encode());
+        txn.commit()
+            .await
+            .map(|committed| committed.version)
+            .map_err(FlushError::Kv)
+    }
+
+    /// Finds out whether the flush whose outcome is unknown took effect.
+    async fn settle(&mut self, kv: &dyn Kv) -> Result<bool, FlushError> {
+        let mut last = KvError::OutcomeUnknown;
+        for _ in 0..ATTEMPTS_MAX {
+            match self.try_settle(kv).await {
+                Ok(settled) => return Ok(settled),
+                Err(FlushError::Kv(
+                    error @ (KvError::Conflict | KvError::VersionTooOld | KvError::OutcomeUnknown),
+                )) => last = error,
+                Err(error) => return Err(error),
+            }
+        }
+        Err(FlushError::Kv(last))
+    }
+
+    async fn try_settle(&mut self, kv: &dyn Kv) -> Result<bool, FlushError> {
+        let mut txn = kv.begin();
+        let owner_key = keyspace::session_owner(self.session);
+        let found = txn
+            .get(&owner_key, Isolation::Serializable)
+            .await
+            .map_err(FlushError::Kv)?;
+        self.check_owner(found.as_ref())?;
+        let flush_key = keyspace::session_flush(self.session);
+        let flush = txn
+            .get(&flush_key, Isolation::Serializable)
+            .await
+            .map_err(FlushError::Kv)?;
+        let number = match flush {
+            Some(record) => FlushRecord::decode(&record).map_err(corrupt)?.number,
+            None => 0,
+        };
+        let owner = OwnerRecord {
+            nonce: self.owner.nonce.wrapping_add(1),
+            ..self.owner
+        };
+        txn.set(&owner_key, &owner.encode());
+        self.owner = owner;
+        let committed = txn.commit().await.map_err(FlushError::Kv)?;
+        self.version = committed.version;
+        self.refresh = false;
+        if number == self.number + 1 {
+            self.number = number;
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Fails unless this owner's epoch is still the current one. The nonce may differ: only this
+    /// owner changes it.
+    fn check_owner(&self, found: Option<&Bytes>) -> Result<(), FlushError> {
+        let Some(record) = found else {
+            return Err(FlushError::Fenced);
+        };
+        let owner = OwnerRecord::decode(record).map_err(corrupt)?;
+        let ours = (owner.gateway, owner.epoch) == (self.owner.gateway, self.owner.epoch);
+        if ours {
+            Ok(())
+        } else {
+            Err(FlushError::Fenced)
+        }
+    }
+}
+
+fn corrupt(error: crate::record::RecordError) -> FlushError {
+    FlushError::Kv(KvError::Corrupt(error.to_string()))
+}

@@ -1,0 +1,9 @@
+//! A session in the store: taking it over, loading its image, flushing its changes.
+
+mod flush;
+mod load;
+mod own;
+
+pub use flush::{Fence, FlushBatch, FlushError, StoredReply};
+pub use load::{Loaded, load};
+pub use own::{OwnError, Owned, root_record, take_over};

@@ -1,0 +1,194 @@
+//! Taking a session over.
+//!
+//! Whoever commits a raised epoch owns the session. Every flush conflicts with a change of the
+//! owner record, so the owner before cannot write any more, whether it has noticed or not.
+
+use base::{Epoch, GatewayId, InodeId, SessionId};
+use bytes::Bytes;
+
+use super::flush::Fence;
+use crate::image::{DIRECTORY_BYTES, Totals};
+use crate::keyspace;
+use crate::kv::{Isolation, Kv, KvError, RangeLimit, Transaction};
+use crate::layers::{Base, Layers};
+use crate::record::RecordError;
+use crate::record::inode::InodeRecord;
+use crate::record::session::{FlushRecord, OwnerRecord, ReplyRecord, SessionRecord, SessionState};
+use crate::record::workspace::{TenantRecord, WorkspaceRecord};
+use crate::stat::{Device, FileKind, Stat};
+
+/// Most attempts at a takeover before the caller hears of it.
+const ATTEMPTS_MAX: u32 = 20;
+
+/// Most stored replies that are loaded; flushes keep fewer.
+const REPLIES_MAX: usize = 8192;
+
+/// Why a session could not be taken over.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OwnError {
+    /// There is no such session, or it was closed.
+    #[error("no such session")]
+    NotFound,
+    /// The store failed; a later try may succeed.
+    #[error("take the session over")]
+    Kv(#[from] KvError),
+    /// A record is damaged or of another release.
+    #[error("decode the session's records")]
+    Record(#[from] RecordError),
+}
+
+/// A session that this gateway now owns.
+#[derive(Debug)]
+pub struct Owned {
+    /// What the session is.
+    pub session: SessionRecord,
+    /// Its workspace.
+    pub workspace: WorkspaceRecord,
+    /// Its tenant.
+    pub tenant: TenantRecord,
+    /// Where its image is.
+    pub layers: Layers,
+    /// The right to flush.
+    pub fence: Fence,
+    /// Totals as of the last flush.
+    pub totals: Totals,
+    /// Stored replies, oldest first: xid, hash of the call, reply.
+    pub replies: Vec<(u32, [u8; 16], Bytes)>,
+}
+
+/// Makes `gateway` the owner of `session`.
+///
+/// # Errors
+///
+/// See [`OwnError`].
+///
+/// # Cancellation
+///
+/// Not cancel-safe: the session may or may not be owned afterwards. Taking over again settles it.
+pub async fn take_over(
+    kv: &dyn Kv,
+    session: SessionId,
+    gateway: GatewayId,
+    nonce: u64,
+) -> Result<Owned, OwnError> {
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
+        match try_take_over(kv, session, gateway, nonce).await {
+            // Another takeover won, or we cannot tell: the next one is ours or conflicts again.
+            Err(OwnError::Kv(
+                KvError::Conflict | KvError::VersionTooOld | KvError::OutcomeUnknown,
+            )) if attempt < ATTEMPTS_MAX => {}
+            result => return result,
+        }
+    }
+}
+
+async fn try_take_over(
+    kv: &dyn Kv,
+    id: SessionId,
+    gateway: GatewayId,
+    nonce: u64,
+) -> Result<Owned, OwnError> {
+    let mut txn = kv.begin();
+    let session = require(txn.as_ref(), &keyspace::session_meta(id)).await?;
+    let session = SessionRecord::decode(&session)?;
+    if session.state != SessionState::Open {
+        return Err(OwnError::NotFound);
+    }
+    let workspace = require(txn.as_ref(), &keyspace::workspace(session.workspace)).await?;
+    let workspace = WorkspaceRecord::decode(&workspace)?;
+    let tenant = require(txn.as_ref(), &keyspace::tenant(session.tenant)).await?;
+    let tenant = TenantRecord::decode(&tenant)?;
+    let owner_key = keyspace::session_owner(id);
+    let before = match txn.get(&owner_key, Isolation::Serializable).await? {
+        Some(record) => OwnerRecord::decode(&record)?.epoch,
+        None => Epoch::new(0),
+    };
+    let flush = match txn
+        .get(&keyspace::session_flush(id), Isolation::Serializable)
+        .await?
+    {
+        Some(record) => FlushRecord::decode(&record)?,
+        None => FlushRecord::default(),
+    };
+    let replies = stored_replies(txn.as_ref(), id).await?;
+    let owner = OwnerRecord {
+        gateway,
+        epoch: before.next(),
+        nonce,
+    };
+    txn.set(&owner_key, &owner.encode());
+    let committed = txn.commit().await?;
+    let base = Base::Empty {
+        root: Box::new(root_record(&session)),
+    };
+    Ok(Owned {
+        layers: Layers::new(id, session.generation, base),
+        fence: Fence::new(id, owner, flush.number, committed.version),
+        totals: flush.totals,
+        session,
+        workspace,
+        tenant,
+        replies,
+    })
+}
+
+async fn require(txn: &dyn Transaction, key: &[u8]) -> Result<Bytes, OwnError> {
+    txn.get(key, Isolation::Serializable)
+        .await?
+        .ok_or(OwnError::NotFound)
+}
+
+async fn stored_replies(
+    txn: &dyn Transaction,
+    session: SessionId,
+) -> Result<Vec<(u32, [u8; 16], Bytes)>, OwnError> {
+    let range = keyspace::session_replies(session);
+    // Only the owner writes replies, and a flush of the owner before conflicts with this
+    // takeover's write of the owner record; so a snapshot read is enough.
+    let limit = RangeLimit {
+        pairs: REPLIES_MAX,
+        bytes: 8 << 20,
+        reverse: false,
+    };
+    let page = txn.get_range(&range, limit, Isolation::Snapshot).await?;
+    let mut replies = Vec::with_capacity(page.pairs.len());
+    for (key, value) in page.pairs {
+        let (xid, hash) =
+            keyspace::decode_session_reply(&key).map_err(|_| RecordError::Field("reply key"))?;
+        let record = ReplyRecord::decode(&value)?;
+        replies.push((record.flush, xid, hash, record.reply));
+    }
+    replies.sort_by_key(|(flush, ..)| *flush);
+    Ok(replies
+        .into_iter()
+        .map(|(_, xid, hash, reply)| (xid, hash, reply))
+        .collect())
+}
+
+/// The root directory of an image in which it was never changed.
+#[must_use]
+pub fn root_record(session: &SessionRecord) -> InodeRecord {
+    let (mode, uid, gid) = session.root;
+    InodeRecord {
+        stat: Stat {
+            inode: InodeId::ROOT,
+            kind: FileKind::Directory,
+            mode,
+            nlink: 2,
+            uid,
+            gid,
+            size: DIRECTORY_BYTES,
+            used: 0,
+            device: Device::default(),
+            atime: session.created,
+            mtime: session.created,
+            ctime: session.created,
+        },
+        entries: 0,
+        link: None,
+        verifier: None,
+        inline: None,
+    }
+}

@@ -1,0 +1,175 @@
+use super::*;
+use crate::kv::memory::MemoryKv;
+use crate::record::session::Identity;
+use base::{ManualClock, Timestamp};
+
+fn open(workspace: &str) -> OpenSession {
+    OpenSession {
+        workspace: workspace.into(),
+        read_only: false,
+        identity: Identity::Passthrough,
+        agent: "a".into(),
+        run: String::new(),
+        ttl_seconds: None,
+    }
+}
+
+async fn store() -> (Store, Arc<ManualClock>, Arc<dyn Kv>) {
+    let clock = Arc::new(ManualClock::new(Timestamp::new(1_000_000, 0)));
+    let kv: Arc<dyn Kv> = Arc::new(MemoryKv::new(clock.clone()));
+    let rng = Arc::new(Rng::seeded(1));
+    let store = Store::open(Arc::clone(&kv), clock.clone(), rng)
+        .await
+        .unwrap();
+    (store, clock, kv)
+}
+
+fn workspace(name: &str) -> NewWorkspace {
+    NewWorkspace {
+        name: name.into(),
+        root: (0o777, 0, 0),
+    }
+}
+
+#[tokio::test]
+async fn opening_again_changes_nothing_and_another_version_is_refused() {
+    let (store, clock, kv) = store().await;
+    let keys = store.handle_keys().await.unwrap();
+    let again = Store::open(Arc::clone(&kv), clock.clone(), Arc::new(Rng::seeded(2)))
+        .await
+        .unwrap();
+    assert_eq!(again.handle_keys().await.unwrap(), keys);
+    let mut txn = kv.begin();
+    let format = FormatRecord {
+        data_version: 9,
+        ..store.format().await.unwrap()
+    };
+    txn.set(&keyspace::format(), &format.encode());
+    txn.commit().await.unwrap();
+    let refused = Store::open(kv, clock, Arc::new(Rng::seeded(3))).await;
+    assert_eq!(
+        refused.unwrap_err(),
+        StoreError::Version {
+            found: 9,
+            supported: DATA_VERSION
+        }
+    );
+}
+
+#[tokio::test]
+async fn workspaces_are_unique_by_name_and_listed() {
+    let (store, ..) = store().await;
+    for name in ["b", "a"] {
+        store
+            .create_workspace(TenantId::DEFAULT, workspace(name))
+            .await
+            .unwrap();
+    }
+    let again = store
+        .create_workspace(TenantId::DEFAULT, workspace("a"))
+        .await;
+    assert!(matches!(again, Err(StoreError::Exists { .. })));
+    for bad in ["", "a/b", "-x", "ü", &"x".repeat(65)] {
+        let refused = store
+            .create_workspace(TenantId::DEFAULT, workspace(bad))
+            .await;
+        assert!(matches!(refused, Err(StoreError::Invalid { .. })), "{bad}");
+    }
+    let list = store.workspaces(TenantId::DEFAULT, None, 10).await.unwrap();
+    let names: Vec<_> = list.iter().map(|info| info.record.name.as_str()).collect();
+    assert_eq!(names, ["a", "b"]);
+    let after = store
+        .workspaces(TenantId::DEFAULT, Some("a"), 10)
+        .await
+        .unwrap();
+    assert_eq!(after.len(), 1);
+}
+
+#[tokio::test]
+async fn inode_numbers_are_never_given_twice() {
+    let (store, ..) = store().await;
+    let info = store
+        .create_workspace(TenantId::DEFAULT, workspace("w"))
+        .await
+        .unwrap();
+    let first = store.allocate_inodes(info.id).await.unwrap();
+    let second = store.allocate_inodes(info.id).await.unwrap();
+    assert!(first.next > 1);
+    assert_eq!(first.end, second.next);
+}
+
+#[tokio::test]
+async fn a_session_lives_from_open_to_close() {
+    let (store, ..) = store().await;
+    store
+        .create_workspace(TenantId::DEFAULT, workspace("w"))
+        .await
+        .unwrap();
+    let missing = store.open_session(TenantId::DEFAULT, open("x")).await;
+    assert!(matches!(missing, Err(StoreError::NotFound { .. })));
+    let opened = store
+        .open_session(TenantId::DEFAULT, open("w"))
+        .await
+        .unwrap();
+    let id = opened.session.id;
+    assert_eq!(
+        store.resolve_ticket(&opened.ticket).await.unwrap().session,
+        id
+    );
+    assert_eq!(
+        store
+            .sessions(TenantId::DEFAULT, None, None, 10)
+            .await
+            .unwrap()
+            .len(),
+        1
+    );
+    let foreign = store.session(TenantId::new(7), id).await;
+    assert!(matches!(foreign, Err(StoreError::NotFound { .. })));
+    store.close_session(TenantId::DEFAULT, id).await.unwrap();
+    assert!(store.session(TenantId::DEFAULT, id).await.is_err());
+    assert!(store.resolve_ticket(&opened.ticket).await.is_err());
+    assert!(
+        store
+            .sessions(TenantId::DEFAULT, None, None, 10)
+            .await
+            .unwrap()
+            .is_empty()
+    );
+}
+
+#[tokio::test]
+async fn tickets_expire_and_are_spent() {
+    let (store, clock, _) = store().await;
+    store
+        .create_workspace(TenantId::DEFAULT, workspace("w"))
+        .await
+        .unwrap();
+    let id = store
+        .open_session(TenantId::DEFAULT, open("w"))
+        .await
+        .unwrap()
+        .session
+        .id;
+    let once = NewTicket {
+        single_use: true,
+        ..NewTicket::of(id)
+    };
+    let once = store.create_ticket(TenantId::DEFAULT, once).await.unwrap();
+    store.resolve_ticket(&once).await.unwrap();
+    let spent = store.resolve_ticket(&once).await;
+    assert!(matches!(spent, Err(StoreError::NotFound { .. })));
+    let expires = Some(Timestamp::new(1_000_010, 0));
+    let short = NewTicket {
+        expires,
+        ..NewTicket::of(id)
+    };
+    let short = store.create_ticket(TenantId::DEFAULT, short).await.unwrap();
+    store.resolve_ticket(&short).await.unwrap();
+    clock.advance(std::time::Duration::from_secs(11));
+    let expired = store.resolve_ticket(&short).await;
+    assert!(matches!(expired, Err(StoreError::Expired { .. })));
+    let token = store.create_token(TenantId::DEFAULT).await.unwrap();
+    assert_eq!(store.check_token(&token).await.unwrap(), TenantId::DEFAULT);
+    assert!(store.check_token("nonsense").await.is_err());
+}

@@ -1,0 +1,236 @@
+//! Mount tickets and API tokens: texts that carry a right, stored as hashes only.
+
+use base::{SessionId, TenantId, Timestamp};
+
+use super::{Store, StoreError, damaged};
+use crate::keyspace::{self, KeyReader};
+use crate::kv::{Isolation, RangeLimit, Transaction};
+use crate::record::workspace::{TicketRecord, TokenRecord};
+use crate::transact::Budget;
+
+/// Length of a ticket's or token's text: 160 random bits in base 32.
+pub const TICKET_TEXT_BYTES: usize = 32;
+
+/// Most tickets of one session.
+const TICKETS_MAX: usize = 1000;
+
+/// Letters of the base-32 alphabet: lower case, without what is easily confused.
+const LETTERS: &[u8; 32] = b"abcdefghjkmnpqrstuvwxyz023456789";
+
+/// What a new ticket is to grant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewTicket {
+    /// The session it mounts.
+    pub session: SessionId,
+    /// Mount read-only, whatever the session allows.
+    pub read_only: bool,
+    /// Spent by the first mount.
+    pub single_use: bool,
+    /// The directory it mounts; empty for the root.
+    pub directory: Vec<u8>,
+    /// When it ends.
+    pub expires: Option<Timestamp>,
+}
+
+impl NewTicket {
+    /// A ticket for all of a session, without an end.
+    #[must_use]
+    pub fn of(session: SessionId) -> Self {
+        Self {
+            session,
+            read_only: false,
+            single_use: false,
+            directory: Vec::new(),
+            expires: None,
+        }
+    }
+}
+
+impl Store {
+    /// A fresh ticket or token text.
+    pub(super) fn ticket_text(&self) -> String {
+        let random: [u8; TICKET_TEXT_BYTES] = self.rng.bytes();
+        let letter = |byte: u8| LETTERS.get(usize::from(byte % 32)).copied().unwrap_or(b'a');
+        random
+            .into_iter()
+            .map(|byte| char::from(letter(byte)))
+            .collect()
+    }
+
+    /// Makes a ticket and returns its text, which is nowhere stored.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, `Invalid` if the session has too many, or the store fails.
+    ///
+    /// # Cancellation
+    ///
+    /// Not cancel-safe: the ticket may exist, and nobody knows its text.
+    pub async fn create_ticket(
+        &self,
+        tenant: TenantId,
+        ticket: NewTicket,
+    ) -> Result<String, StoreError> {
+        self.session(tenant, ticket.session).await?;
+        if self.ticket_hashes(ticket.session).await?.len() >= TICKETS_MAX {
+            let why = format!("a session has at most {TICKETS_MAX} tickets: close the session");
+            return Err(StoreError::Invalid { why });
+        }
+        let text = self.ticket_text();
+        let (ticket, kept) = (&ticket, text.as_str());
+        self.transactor
+            .transact(Budget::default(), |txn, _| {
+                // A blind write under a fresh hash: right however often it is applied.
+                Box::pin(async move {
+                    write_ticket(txn, ticket, kept);
+                    Ok::<(), StoreError>(())
+                })
+            })
+            .await?;
+        Ok(text)
+    }
+
+    /// What the ticket with this text grants. A ticket for one use is spent by this.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` for an unknown or spent ticket, `Expired`, or the store fails.
+    ///
+    /// # Cancellation
+    ///
+    /// Not cancel-safe: the ticket may be spent.
+    pub async fn resolve_ticket(&self, text: &str) -> Result<TicketRecord, StoreError> {
+        let hash = hash(text);
+        let found = self.read(&keyspace::ticket(&hash), "mount ticket").await?;
+        let ticket = TicketRecord::decode(&found).map_err(damaged("mount ticket"))?;
+        if ticket
+            .expires
+            .is_some_and(|expires| expires <= self.clock.wall())
+        {
+            return Err(StoreError::Expired {
+                what: "mount ticket".into(),
+            });
+        }
+        if ticket.single_use {
+            self.spend(ticket.session, &hash).await?;
+        }
+        Ok(ticket)
+    }
+
+    async fn spend(&self, session: SessionId, hash: &[u8; 32]) -> Result<(), StoreError> {
+        self.transactor
+            .transact(Budget::default(), |txn, earlier| {
+                Box::pin(async move {
+                    let found = txn
+                        .get(&keyspace::ticket(hash), Isolation::Serializable)
+                        .await?;
+                    // Gone after an attempt of ours whose outcome was unknown: that spent it.
+                    if found.is_none() && earlier == crate::transact::Earlier::Failed {
+                        return Err(StoreError::NotFound {
+                            what: "mount ticket".into(),
+                        });
+                    }
+                    txn.clear(&keyspace::ticket(hash));
+                    txn.clear(&keyspace::ticket_of(session, hash));
+                    Ok(())
+                })
+            })
+            .await?;
+        Ok(())
+    }
+
+    /// Hashes of a session's tickets.
+    pub(super) async fn ticket_hashes(&self, id: SessionId) -> Result<Vec<[u8; 32]>, StoreError> {
+        let txn = self.transactor.kv().begin();
+        let limit = RangeLimit::pairs(TICKETS_MAX * 2);
+        // A listing of its own, never committed.
+        let page = txn
+            .get_range(&keyspace::tickets_of(id), limit, Isolation::Snapshot)
+            .await?;
+        let hash_of = |key: &[u8]| {
+            let mut fields = KeyReader::new(key);
+            let (_table, _session) = (fields.u8()?, fields.u64()?);
+            fields.array()
+        };
+        let hashes: Result<_, keyspace::KeyError> =
+            page.pairs.iter().map(|(key, _)| hash_of(key)).collect();
+        hashes.map_err(|error| StoreError::Corrupt {
+            what: "ticket index".into(),
+            why: error.to_string(),
+        })
+    }
+
+    /// Makes an API token for a tenant and returns its text, which is nowhere stored.
+    ///
+    /// # Errors
+    ///
+    /// The store fails.
+    ///
+    /// # Cancellation
+    ///
+    /// Not cancel-safe: the token may exist, and nobody knows its text.
+    pub async fn create_token(&self, tenant: TenantId) -> Result<String, StoreError> {
+        let text = self.ticket_text();
+        self.add_token(tenant, &text).await?;
+        Ok(text)
+    }
+
+    /// Makes `text` an API token of a tenant.
+    ///
+    /// # Errors
+    ///
+    /// The store fails.
+    ///
+    /// # Cancellation
+    ///
+    /// Not cancel-safe: the token may exist.
+    pub async fn add_token(&self, tenant: TenantId, text: &str) -> Result<(), StoreError> {
+        let record = TokenRecord {
+            tenant,
+            created: self.clock.wall(),
+        };
+        let (key, record) = (&keyspace::token(&hash(text)), &record);
+        self.transactor
+            .transact(Budget::default(), |txn, _| {
+                // A blind write: right however often it is applied.
+                Box::pin(async move {
+                    txn.set(key, &record.encode());
+                    Ok::<(), StoreError>(())
+                })
+            })
+            .await?;
+        Ok(())
+    }
+
+    /// Whose API token this text is.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, or the store fails.
+    pub async fn check_token(&self, text: &str) -> Result<TenantId, StoreError> {
+        let found = self
+            .read(&keyspace::token(&hash(text)), "API token")
+            .await?;
+        Ok(TokenRecord::decode(&found)
+            .map_err(damaged("API token"))?
+            .tenant)
+    }
+}
+
+pub(super) fn write_ticket(txn: &mut dyn Transaction, ticket: &NewTicket, text: &str) {
+    let hash = hash(text);
+    let record = TicketRecord {
+        session: ticket.session,
+        read_only: ticket.read_only,
+        single_use: ticket.single_use,
+        directory: ticket.directory.clone(),
+        expires: ticket.expires,
+    };
+    txn.set(&keyspace::ticket(&hash), &record.encode());
+    txn.set(&keyspace::ticket_of(ticket.session, &hash), &[]);
+}
+
+/// What is stored of a text.
+fn hash(text: &str) -> [u8; 32] {
+    *blake3::hash(text.as_bytes()).as_bytes()
+}

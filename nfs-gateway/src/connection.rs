@@ -1,0 +1,598 @@
+//! One connection: a task that reads calls, and what the rest of the process holds of it.
+//!
+//! The task owns the reading side. It hands each record to the [`Service`] on its own thread, so
+//! a call that memory can answer costs no task and no wait; replies to calls that came together
+//! are written together. Everybody else holds an `Arc` of the [`Connection`], mostly inside a
+//! [`CallGuard`], and may send from any thread.
+//!
+//! Back-pressure is not reading. Before each call the task looks at the connection's own limits,
+//! at the process's byte budget and at the service's gate, and waits if one is exhausted. When the
+//! process's budget is full every connection still gets one call at a time through, so that
+//! peers who hold much cannot stop the others.
+
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use base::{Clock, Tasks};
+use bytes::Bytes;
+use tokio::io::AsyncReadExt;
+use tokio::net::tcp::OwnedReadHalf;
+use tokio::sync::Notify;
+
+use crate::outbound::{Outbound, Written};
+use crate::server::{Service, Shared};
+use crate::wire::record::RecordReader;
+use crate::wire::reply::Reply;
+
+/// Replies that are gathered before they are written.
+const BATCH_REPLIES_MAX: usize = 64;
+
+/// Bytes of replies that are gathered before they are written: about what one system call moves
+/// without filling the socket.
+const BATCH_BYTES_MAX: usize = 128 * 1024;
+
+/// Bytes a connection may hold before the process's budget is told. Keeps the shared counter out
+/// of the way of small calls; the budget is exact but for this much per connection.
+const UNBUDGETED_BYTES: usize = 64 * 1024;
+
+/// What is read at a time while waiting for the peer's FIN.
+const DISCARD_BYTES: usize = 4096;
+
+/// One client's connection, as seen by those who answer its calls.
+#[derive(Debug)]
+pub struct Connection {
+    id: u64,
+    peer: SocketAddr,
+    outbound: Outbound,
+    calls: AtomicUsize,
+    held_bytes: AtomicUsize,
+    is_task_waiting: AtomicBool,
+    is_closing: AtomicBool,
+    wake: Notify,
+    shared: Arc<Shared>,
+}
+
+impl Connection {
+    pub(crate) fn new(id: u64, peer: SocketAddr, outbound: Outbound, shared: Arc<Shared>) -> Self {
+        Self {
+            id,
+            peer,
+            outbound,
+            calls: AtomicUsize::new(0),
+            held_bytes: AtomicUsize::new(0),
+            is_task_waiting: AtomicBool::new(false),
+            is_closing: AtomicBool::new(false),
+            wake: Notify::new(),
+            shared,
+        }
+    }
+
+    /// A number that no other connection of this process has.
+    #[must_use]
+    pub const fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The other end. Says nothing about who is asking: think of address translation.
+    #[must_use]
+    pub const fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// Whether a reply sent now can still arrive.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        !self.is_closing.load(Ordering::SeqCst) && !self.outbound.is_broken()
+    }
+
+    /// How many calls have been taken and not answered.
+    #[must_use]
+    pub fn calls_in_flight(&self) -> usize {
+        self.calls.load(Ordering::SeqCst)
+    }
+
+    /// Closes the connection soon, without answering what is in flight: the client will connect
+    /// again and ask again. For when the outcome of a call is unknown.
+    pub fn close(&self) {
+        if !self.is_closing.swap(true, Ordering::SeqCst) {
+            self.shared.counters.ended_by_service.count();
+        }
+        self.wake.notify_one();
+    }
+
+    /// Sends a reply whose guard is gone already.
+    pub(crate) fn send_late(&self, reply: Reply) {
+        self.send(std::iter::once(reply));
+    }
+
+    /// Sends replies, or as much of them as the socket takes now; the rest follows.
+    fn send(&self, replies: impl Iterator<Item = Reply>) {
+        let mut bytes = 0;
+        let mut count = 0;
+        let replies = replies.inspect(|reply| {
+            bytes += reply.wire_bytes();
+            count += 1;
+        });
+        self.outbound.push(replies);
+        if self.outbound.is_broken() {
+            self.shared.counters.replies_dropped.add(count);
+        }
+        self.charge(bytes);
+        let (written, gone) = self.outbound.flush();
+        self.settle(written, gone);
+    }
+
+    /// Goes on writing after the socket was full.
+    fn resume(&self) {
+        let (written, gone) = self.outbound.resume();
+        self.settle(written, gone);
+    }
+
+    fn settle(&self, written: Written, gone: usize) {
+        self.release(gone);
+        match written {
+            Written::All => {}
+            Written::Blocked | Written::Broken => self.wake.notify_one(),
+        }
+    }
+
+    /// Notes that `bytes` more are held for this connection.
+    fn charge(&self, bytes: usize) {
+        let before = self.held_bytes.fetch_add(bytes, Ordering::SeqCst);
+        let budgeted = budgeted(before + bytes) - budgeted(before);
+        self.shared.budget.charge(budgeted);
+    }
+
+    fn release(&self, bytes: usize) {
+        if bytes == 0 {
+            return;
+        }
+        let before = self.held_bytes.fetch_sub(bytes, Ordering::SeqCst);
+        let budgeted = budgeted(before) - budgeted(before - bytes);
+        self.shared.budget.release(budgeted);
+        self.wake_task();
+    }
+
+    fn wake_task(&self) {
+        if self.is_task_waiting.load(Ordering::SeqCst) {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Why the next call must wait.
+    fn pause(&self) -> Option<Pause> {
+        let limits = &self.shared.limits;
+        let calls = self.calls.load(Ordering::SeqCst);
+        let held = self.held_bytes.load(Ordering::SeqCst);
+        if calls >= limits.calls_in_flight_max || held >= limits.connection_bytes_max {
+            return Some(Pause::Own);
+        }
+        if (calls > 0 || held > 0) && self.shared.budget.is_full() {
+            return Some(Pause::Budget);
+        }
+        None
+    }
+
+    fn is_drained(&self) -> bool {
+        self.calls_in_flight() == 0 && self.outbound.queued_bytes() == 0
+    }
+}
+
+/// The part of a connection's held bytes that the process's budget is told.
+const fn budgeted(held: usize) -> usize {
+    held.saturating_sub(UNBUDGETED_BYTES)
+}
+
+/// A call that has been taken and not answered. Whoever holds it owes the reply, once; dropping it
+/// says that there will be none, and lets the connection go on.
+#[derive(Debug)]
+pub struct CallGuard {
+    connection: Arc<Connection>,
+    held_bytes: usize,
+}
+
+impl CallGuard {
+    fn new(connection: &Arc<Connection>, record_bytes: usize) -> Self {
+        connection.calls.fetch_add(1, Ordering::SeqCst);
+        connection.charge(record_bytes);
+        Self {
+            connection: Arc::clone(connection),
+            held_bytes: record_bytes,
+        }
+    }
+
+    /// Where the call came from and its reply goes.
+    #[must_use]
+    pub const fn connection(&self) -> &Arc<Connection> {
+        &self.connection
+    }
+
+    /// Counts `bytes` of a big reply to come as held already, so that not too many big replies
+    /// are asked for at once.
+    pub fn reserve(&mut self, bytes: usize) {
+        self.connection.charge(bytes);
+        self.held_bytes += bytes;
+    }
+
+    /// Answers the call, from any thread.
+    pub fn send(self, reply: Reply) {
+        self.connection.send(std::iter::once(reply));
+    }
+
+    /// Closes the connection, see [`Connection::close`].
+    pub fn close(self) {
+        self.connection.close();
+    }
+}
+
+impl Drop for CallGuard {
+    fn drop(&mut self) {
+        self.connection.calls.fetch_sub(1, Ordering::SeqCst);
+        self.connection.release(self.held_bytes);
+        self.connection.wake_task();
+    }
+}
+
+/// Why the next call must wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pause {
+    /// The connection holds as much as it may.
+    Own,
+    /// The process does.
+    Budget,
+    /// The service's gate is closed.
+    Gate,
+}
+
+/// What the task does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    Read,
+    Wait(Pause),
+    End(End),
+}
+
+/// Why a connection ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// The peer sent FIN: what is in flight is still answered.
+    PeerClosed,
+    /// We are shutting down, likewise.
+    Shutdown,
+    /// The socket failed.
+    Broken,
+    /// The service asked for it.
+    Service,
+    /// What came is no record.
+    Garbage,
+    /// A call panicked.
+    Panic,
+    /// A record began and did not end, or none ever began.
+    SlowRecord,
+    /// Replies are not taken.
+    SlowReplies,
+    /// Nothing was asked for a long time.
+    Idle,
+}
+
+/// What a connection has done so far.
+#[derive(Clone, Copy, Debug, Default)]
+struct Totals {
+    records: u64,
+    received_bytes: u64,
+    replies: u64,
+    sent_bytes: u64,
+    pauses: u64,
+}
+
+impl Totals {
+    const fn since(&self, earlier: &Self) -> Self {
+        Self {
+            records: self.records - earlier.records,
+            received_bytes: self.received_bytes - earlier.received_bytes,
+            replies: self.replies - earlier.replies,
+            sent_bytes: self.sent_bytes - earlier.sent_bytes,
+            pauses: self.pauses - earlier.pauses,
+        }
+    }
+}
+
+/// The task of one connection.
+pub(crate) struct ConnectionTask<S> {
+    service: Arc<S>,
+    connection: Arc<Connection>,
+    shared: Arc<Shared>,
+    clock: Arc<dyn Clock>,
+    read: OwnedReadHalf,
+    records: RecordReader,
+    replies: Vec<Reply>,
+    reply_bytes: usize,
+    progress: Progress,
+}
+
+/// What has happened, and what of it was seen at the last tick.
+#[derive(Clone, Copy, Debug, Default)]
+struct Progress {
+    now: Totals,
+    seen: Totals,
+    record_since: Duration,
+    replies_since: Duration,
+    idle_since: Duration,
+}
+
+impl<S: Service> ConnectionTask<S> {
+    pub(crate) fn new(
+        service: Arc<S>,
+        connection: Arc<Connection>,
+        read: OwnedReadHalf,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let now = clock.monotonic();
+        let progress = Progress {
+            record_since: now,
+            replies_since: now,
+            idle_since: now,
+            ..Progress::default()
+        };
+        Self {
+            service,
+            shared: Arc::clone(&connection.shared),
+            connection,
+            clock,
+            read,
+            records: RecordReader::new(),
+            replies: Vec::new(),
+            reply_bytes: 0,
+            progress,
+        }
+    }
+
+    /// Serves the connection until it ends.
+    ///
+    /// # Cancellation
+    ///
+    /// Not safe: the peer would not get what is in flight.
+    pub(crate) async fn run(mut self, tasks: Tasks) {
+        let end = self.serve(&tasks).await;
+        self.count_end(end);
+        tracing::debug!(connection = self.connection.id, ?end, "connection ends");
+        if matches!(end, End::PeerClosed | End::Shutdown) {
+            self.finish_calls().await;
+        }
+        self.connection.is_closing.store(true, Ordering::SeqCst);
+        self.connection.outbound.close();
+        self.connection.release(self.connection.outbound.discard());
+        if matches!(end, End::Shutdown | End::Service | End::Panic) {
+            self.await_fin().await;
+        }
+        self.publish_counts();
+        self.shared.counters.ended.count();
+    }
+
+    async fn serve(&mut self, tasks: &Tasks) -> End {
+        let connection = Arc::clone(&self.connection);
+        let shared = Arc::clone(&self.shared);
+        let service = Arc::clone(&self.service);
+        let clock = Arc::clone(&self.clock);
+        let mut tick = clock.sleep(shared.limits.tick());
+        let mut shutdown = std::pin::pin!(tasks.shutdown_begun());
+        loop {
+            let next = self.take_calls();
+            if let Next::End(end) = next {
+                return end;
+            }
+            let is_blocked = connection.outbound.is_blocked();
+            tokio::select! {
+                biased;
+                _ = connection.outbound.writable(), if is_blocked => connection.resume(),
+                read = receive(&mut self.read, &mut self.records), if next == Next::Read => {
+                    match read {
+                        Ok(0) => return End::PeerClosed,
+                        Ok(bytes) => self.count_received(bytes),
+                        Err(_) => return End::Broken,
+                    }
+                }
+                () = connection.wake.notified() => {}
+                () = shared.budget.wait_room(), if next == Next::Wait(Pause::Budget) => {}
+                () = service.gate().wait_open(), if next == Next::Wait(Pause::Gate) => {}
+                () = &mut tick => {
+                    if let Some(end) = self.check_progress(next) {
+                        return end;
+                    }
+                    tick = clock.sleep(shared.limits.tick());
+                }
+                () = &mut shutdown => return End::Shutdown,
+            }
+        }
+    }
+
+    /// Hands calls that have arrived to the service, and sends the replies that came at once.
+    fn take_calls(&mut self) -> Next {
+        let next = loop {
+            if !self.connection.is_open() {
+                break Next::End(self.end_of_closed());
+            }
+            if let Some(pause) = self.pause() {
+                break Next::Wait(pause);
+            }
+            match self.records.take() {
+                Ok(None) => break Next::Read,
+                Ok(Some(record)) => {
+                    if !self.take_call(record) {
+                        break Next::End(End::Panic);
+                    }
+                }
+                Err(_) => break Next::End(End::Garbage),
+            }
+        };
+        self.send_replies();
+        next
+    }
+
+    /// Hands one call to the service. Says whether it survived that.
+    fn take_call(&mut self, record: Bytes) -> bool {
+        self.progress.now.records += 1;
+        let guard = CallGuard::new(&self.connection, record.len());
+        let service = &self.service;
+        // The service is shared with every other connection; that its state is sound after a
+        // panic is its own business, as it is with a panic on any other thread.
+        let Ok(reply) = catch_unwind(AssertUnwindSafe(|| service.call(record, guard))) else {
+            return false;
+        };
+        if let Some(reply) = reply {
+            self.reply_bytes += reply.wire_bytes();
+            self.replies.push(reply);
+        }
+        if self.replies.len() >= BATCH_REPLIES_MAX || self.reply_bytes >= BATCH_BYTES_MAX {
+            self.send_replies();
+        }
+        true
+    }
+
+    fn send_replies(&mut self) {
+        if !self.replies.is_empty() {
+            self.reply_bytes = 0;
+            self.connection.send(self.replies.drain(..));
+        }
+    }
+
+    fn pause(&mut self) -> Option<Pause> {
+        let connection = &self.connection;
+        let pause = || {
+            let gate = (!self.service.gate().is_open()).then_some(Pause::Gate);
+            connection.pause().or(gate)
+        };
+        let was_waiting = connection.is_task_waiting.load(Ordering::Relaxed);
+        let mut found = pause();
+        if found.is_some() && !was_waiting {
+            // Ask to be woken and look again, so that no change falls between.
+            connection.is_task_waiting.store(true, Ordering::SeqCst);
+            found = pause();
+            self.progress.now.pauses += 1;
+        }
+        if found.is_none() && connection.is_task_waiting.load(Ordering::Relaxed) {
+            connection.is_task_waiting.store(false, Ordering::SeqCst);
+        }
+        found
+    }
+
+    fn end_of_closed(&self) -> End {
+        if self.connection.is_closing.load(Ordering::SeqCst) {
+            End::Service
+        } else {
+            End::Broken
+        }
+    }
+
+    /// Looks, once per tick, at what should have moved since the last one.
+    fn check_progress(&mut self, next: Next) -> Option<End> {
+        let now = self.clock.monotonic();
+        let new = self.publish_counts();
+        let limits = &self.shared.limits;
+        let outbound = &self.connection.outbound;
+        let progress = &mut self.progress;
+        let is_waited_for = self.records.is_inside_record() || progress.now.records == 0;
+        if new.records > 0 || next != Next::Read || !is_waited_for {
+            progress.record_since = now;
+        }
+        if new.replies > 0 || outbound.queued_bytes() == 0 {
+            progress.replies_since = now;
+        }
+        let is_idle = new.records == 0 && self.connection.is_drained();
+        if is_idle {
+            self.records.release_idle();
+            self.replies.shrink_to(0);
+            outbound.release_idle();
+        } else {
+            progress.idle_since = now;
+        }
+        let late = |since: Duration, limit: Duration| now.saturating_sub(since) >= limit;
+        if late(progress.record_since, limits.record_deadline) {
+            Some(End::SlowRecord)
+        } else if late(progress.replies_since, limits.reply_deadline) {
+            Some(End::SlowReplies)
+        } else if late(progress.idle_since, limits.idle_deadline) {
+            Some(End::Idle)
+        } else {
+            None
+        }
+    }
+
+    /// Waits, for a bounded time, until what is in flight is answered and sent.
+    async fn finish_calls(&self) {
+        let connection = &self.connection;
+        let mut deadline = self.clock.sleep(self.shared.limits.drain_deadline);
+        connection.is_task_waiting.store(true, Ordering::SeqCst);
+        while connection.is_open() && !connection.is_drained() {
+            tokio::select! {
+                _ = connection.outbound.writable(), if connection.outbound.is_blocked() => {
+                    connection.resume();
+                }
+                () = connection.wake.notified() => {}
+                () = &mut deadline => return,
+            }
+        }
+    }
+
+    /// Waits, for a bounded time, for the peer's FIN. Closing a socket that has unread bytes sends
+    /// RST, and the peer would throw away replies it has not read yet.
+    async fn await_fin(&mut self) {
+        self.records = RecordReader::new();
+        let mut deadline = self.clock.sleep(self.shared.limits.linger_deadline);
+        loop {
+            let mut discarded = Vec::with_capacity(DISCARD_BYTES);
+            tokio::select! {
+                read = self.read.read_buf(&mut discarded) => match read {
+                    Ok(0) | Err(_) => return,
+                    Ok(_) => {}
+                },
+                () = &mut deadline => return,
+            }
+        }
+    }
+
+    fn count_received(&mut self, bytes: usize) {
+        self.progress.now.received_bytes += u64::try_from(bytes).unwrap_or(0);
+    }
+
+    /// Adds what happened since the last time to the process's counters. Not at every call, to
+    /// keep shared memory out of its way. Returns what it was.
+    fn publish_counts(&mut self) -> Totals {
+        let progress = &mut self.progress;
+        let (replies, sent_bytes) = self.connection.outbound.sent();
+        progress.now.replies = replies;
+        progress.now.sent_bytes = sent_bytes;
+        let new = progress.now.since(&progress.seen);
+        progress.seen = progress.now;
+        let counters = &self.shared.counters;
+        counters.records.add(new.records);
+        counters.received_bytes.add(new.received_bytes);
+        counters.replies.add(new.replies);
+        counters.sent_bytes.add(new.sent_bytes);
+        counters.paused.add(new.pauses);
+        new
+    }
+
+    fn count_end(&self, end: End) {
+        let counters = &self.shared.counters;
+        match end {
+            End::PeerClosed | End::Shutdown | End::Broken | End::Service => {}
+            End::Garbage => counters.ended_garbage.count(),
+            End::Panic => counters.ended_panic.count(),
+            End::SlowRecord => counters.ended_slow_record.count(),
+            End::SlowReplies => counters.ended_slow_replies.count(),
+            End::Idle => counters.ended_idle.count(),
+        }
+    }
+}
+
+/// Reads what has arrived. Safe to drop.
+async fn receive(read: &mut OwnedReadHalf, records: &mut RecordReader) -> std::io::Result<usize> {
+    read.read_buf(&mut records.room()).await
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,611 @@
+//! The gateway: takes calls from connections and gives them to the sessions they are for.
+//!
+//! Any connection may carry calls for any session: the session is in the signed handle. A session
+//! that is not in memory is taken over first, and calls for it wait meanwhile. A session that is
+//! left alone is dropped from memory.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use base::{Clock, GatewayId, Rng, SessionId, Tasks};
+use bytes::Bytes;
+use chunkstore::ChunkStore;
+use metadata::FsError;
+use metadata::kv::Kv;
+use metadata::session::{OwnError, take_over};
+use metadata::store::Store;
+use parking_lot::RwLock;
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
+
+use crate::connection::CallGuard;
+use crate::counters::TransportCounters;
+use crate::gate::Gate;
+use crate::handle::{FileHandle, HandleKey, HandleKeys};
+use crate::metrics::GatewayCounters;
+use crate::procedures::{self, Objects, Space};
+use crate::server::{Server, ServerLimits, Service};
+use crate::session::{Request, Session};
+use crate::wire::args::NfsCall;
+use crate::wire::procedure::{Procedure, Target};
+use crate::wire::reply::Reply;
+use crate::wire::results;
+use crate::wire::rpc::{self, Call, CallError, Refusal};
+
+/// How often idle sessions are looked for and forgotten data is written back.
+const HOUSEKEEPING: Duration = Duration::from_secs(2);
+
+/// How long a call waits for its session to be taken over before its connection is closed.
+const TAKEOVER_PATIENCE: Duration = Duration::from_secs(20);
+
+/// Pause between tries to take a session over.
+const TAKEOVER_PAUSE: Duration = Duration::from_millis(100);
+
+/// Settings of a gateway.
+#[derive(Clone, Debug)]
+pub struct GatewayOptions {
+    /// Most bytes of file data in memory that are in no store; beyond it sockets are not read.
+    pub dirty_bytes_max: usize,
+    /// About how much of one session's image stays in memory, in bytes.
+    pub session_memory_bytes: usize,
+    /// A session left alone for this long is dropped from memory.
+    pub session_idle: Duration,
+    /// The transport's limits.
+    pub limits: ServerLimits,
+}
+
+impl Default for GatewayOptions {
+    fn default() -> Self {
+        Self {
+            dirty_bytes_max: 256 << 20,
+            session_memory_bytes: 256 << 20,
+            session_idle: Duration::from_secs(300),
+            limits: ServerLimits::default(),
+        }
+    }
+}
+
+/// The engines a gateway works on.
+#[derive(Clone, Debug)]
+pub struct Engines {
+    /// The metadata store.
+    pub kv: Arc<dyn Kv>,
+    /// The chunk store.
+    pub chunks: Arc<dyn ChunkStore>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Randomness.
+    pub rng: Arc<Rng>,
+}
+
+/// A gateway.
+#[derive(Debug)]
+pub struct Gateway {
+    pub(crate) options: GatewayOptions,
+    pub(crate) kv: Arc<dyn Kv>,
+    pub(crate) chunks: Arc<dyn ChunkStore>,
+    pub(crate) store: Store,
+    pub(crate) clock: Arc<dyn Clock>,
+    rng: Arc<Rng>,
+    pub(crate) keys: Arc<HandleKeys>,
+    pub(crate) tasks: Tasks,
+    /// What has ended before connections are: sessions still flush while these are closing.
+    connections: Tasks,
+    pub(crate) counters: GatewayCounters,
+    transport: Arc<TransportCounters>,
+    id: GatewayId,
+    buffered: AtomicUsize,
+    gate: Gate,
+    sessions: RwLock<HashMap<SessionId, Slot>>,
+    this: Weak<Self>,
+}
+
+/// What sessions see of their gateway.
+pub(crate) type Shared = Gateway;
+
+#[derive(Debug)]
+enum Slot {
+    Open(Arc<Session>),
+    /// It is being taken over; these calls wait.
+    Opening(Opening),
+}
+
+#[derive(Debug, Default)]
+struct Opening {
+    waiting: Vec<(Bytes, CallGuard)>,
+    done: Arc<Notify>,
+}
+
+/// A call whose handles have been verified.
+pub(crate) struct Decoded<'a> {
+    call: Call<'a>,
+    nfs: NfsCall<'a>,
+    objects: Objects,
+    handle: FileHandle,
+}
+
+impl Decoded<'_> {
+    pub(crate) fn request(&self) -> Request<'_> {
+        Request {
+            call: &self.call,
+            nfs: &self.nfs,
+            objects: self.objects,
+            flags: self.handle.flags,
+        }
+    }
+}
+
+impl Gateway {
+    /// A gateway on these engines.
+    ///
+    /// # Errors
+    ///
+    /// The store has no handle keys, or cannot be read.
+    pub async fn new(
+        options: GatewayOptions,
+        engines: Engines,
+        store: Store,
+    ) -> Result<Arc<Self>, metadata::store::StoreError> {
+        let keys = store.handle_keys().await?;
+        let mut keys = keys
+            .keys
+            .into_iter()
+            .map(|(id, secret)| HandleKey::new(id, secret));
+        let current = keys.next().ok_or(metadata::store::StoreError::Corrupt {
+            what: "handle keys".into(),
+            why: "there are none".into(),
+        })?;
+        let keys = Arc::new(HandleKeys::new(current, keys.next()));
+        let id = GatewayId::new(engines.rng.u64());
+        let gateway = Arc::new_cyclic(|this| Self {
+            options,
+            kv: engines.kv,
+            chunks: engines.chunks,
+            store,
+            clock: engines.clock,
+            rng: engines.rng,
+            keys,
+            tasks: Tasks::new(),
+            connections: Tasks::new(),
+            counters: GatewayCounters::default(),
+            transport: Arc::new(TransportCounters::default()),
+            id,
+            buffered: AtomicUsize::new(0),
+            gate: Gate::new(),
+            sessions: RwLock::new(HashMap::new()),
+            this: this.clone(),
+        });
+        gateway.start_housekeeping();
+        Ok(gateway)
+    }
+
+    /// What has been counted of sessions and calls.
+    #[must_use]
+    pub fn counters(&self) -> &GatewayCounters {
+        &self.counters
+    }
+
+    /// What has been counted of connections.
+    #[must_use]
+    pub fn transport(&self) -> &TransportCounters {
+        &self.transport
+    }
+
+    /// How many sessions are in memory.
+    #[must_use]
+    pub fn sessions_in_memory(&self) -> usize {
+        self.sessions.read().len()
+    }
+
+    /// Bytes of file data in memory that are in no store.
+    #[must_use]
+    pub fn buffered_bytes(&self) -> usize {
+        self.buffered.load(Ordering::Relaxed)
+    }
+
+    /// Handles that were not ours.
+    #[must_use]
+    pub fn handles_rejected(&self) -> u64 {
+        self.keys.rejected()
+    }
+
+    /// Serves connections of `listener` until shutdown.
+    ///
+    /// # Cancellation
+    ///
+    /// Safe: no further connections are accepted.
+    pub async fn serve(self: &Arc<Self>, listener: TcpListener) {
+        let server = Server::new(
+            Arc::clone(self),
+            self.options.limits,
+            Arc::clone(&self.transport),
+            Arc::clone(&self.clock),
+            self.connections.clone(),
+        );
+        server.run(listener).await;
+    }
+
+    /// Ends the gateway: no further calls are read, those in flight are answered, what is buffered
+    /// is stored, connections are closed.
+    ///
+    /// # Cancellation
+    ///
+    /// Not safe: buffered data that clients have not committed may be lost to them; they resend it.
+    pub async fn shutdown(&self) {
+        self.connections.begin_shutdown();
+        self.connections.join().await;
+        for session in self.open_sessions() {
+            session.write_back_all();
+        }
+        self.tasks.begin_shutdown();
+        self.tasks.join().await;
+        self.sessions.write().clear();
+    }
+
+    /// Drops a session from memory at once, because it was closed or changed in the store: its
+    /// handles are checked anew with the next call.
+    pub fn drop_session(&self, session: SessionId) {
+        let open = match self.sessions.read().get(&session) {
+            Some(Slot::Open(session)) => Some(Arc::clone(session)),
+            _ => None,
+        };
+        if let Some(session) = open {
+            self.forget(&session);
+            session.retire();
+        }
+    }
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        u64::try_from(self.clock.monotonic().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// What the stores can still take, without what is buffered for them.
+    pub(crate) fn space(&self) -> Space {
+        let stores = [self.kv.available_bytes(), self.chunks.available_bytes()];
+        let buffered = u64::try_from(self.buffered_bytes()).unwrap_or(u64::MAX);
+        let available = stores.into_iter().flatten().min();
+        Space {
+            available: available.map(|bytes| bytes.saturating_sub(buffered)),
+        }
+    }
+
+    /// A session's buffered bytes went from `before` to `after`.
+    pub(crate) fn buffered_changed(&self, before: usize, after: usize) {
+        let max = self.options.dirty_bytes_max;
+        if after > before {
+            let total = self.buffered.fetch_add(after - before, Ordering::SeqCst) + after - before;
+            if total > max && self.gate.is_open() {
+                self.gate.close();
+                self.write_back_everything();
+            }
+        } else {
+            let freed = before - after;
+            let total = self
+                .buffered
+                .fetch_sub(freed, Ordering::SeqCst)
+                .saturating_sub(freed);
+            if total < max / 4 * 3 && !self.gate.is_open() {
+                self.gate.open();
+            }
+        }
+    }
+
+    /// Whether buffered data should be written back rather sooner.
+    pub(crate) fn is_pressed(&self) -> bool {
+        self.buffered_bytes() > self.options.dirty_bytes_max / 2
+    }
+
+    fn write_back_everything(&self) {
+        let Some(gateway) = self.this.upgrade() else {
+            return;
+        };
+        self.tasks.spawn(async move {
+            for session in gateway.open_sessions() {
+                session.write_back_all();
+            }
+        });
+    }
+
+    fn open_sessions(&self) -> Vec<Arc<Session>> {
+        let sessions = self.sessions.read();
+        let open = sessions.values().filter_map(|slot| match slot {
+            Slot::Open(session) => Some(Arc::clone(session)),
+            Slot::Opening(_) => None,
+        });
+        open.collect()
+    }
+
+    /// Drops `session` from the map if it is still the one there.
+    pub(crate) fn forget(&self, session: &Arc<Session>) {
+        let id = session.id();
+        let mut sessions = self.sessions.write();
+        if matches!(sessions.get(&id), Some(Slot::Open(other)) if Arc::ptr_eq(other, session)) {
+            sessions.remove(&id);
+        }
+    }
+
+    fn start_housekeeping(self: &Arc<Self>) {
+        let weak = Weak::clone(&self.this);
+        let clock = Arc::clone(&self.clock);
+        let tasks = self.tasks.clone();
+        self.tasks.spawn(async move {
+            loop {
+                tokio::select! {
+                    () = clock.sleep(HOUSEKEEPING) => {}
+                    () = tasks.shutdown_begun() => return,
+                }
+                let Some(gateway) = weak.upgrade() else {
+                    return;
+                };
+                gateway.housekeep();
+            }
+        });
+    }
+
+    fn housekeep(&self) {
+        let now = self.now_ms();
+        for session in self.open_sessions() {
+            if session.is_idle(now, self.options.session_idle) && session.retire_if_quiet() {
+                self.forget(&session);
+                self.counters.retired.count();
+            } else {
+                session.write_back_all();
+            }
+        }
+    }
+
+    /// Gives a call to its session; the session may have to be taken over first.
+    fn dispatch(&self, record: &Bytes, decoded: &Decoded<'_>, guard: CallGuard) -> Option<Reply> {
+        let id = decoded.handle.session;
+        let open = match self.sessions.read().get(&id) {
+            Some(Slot::Open(session)) => Some(Arc::clone(session)),
+            _ => None,
+        };
+        if let Some(session) = open {
+            if !session.accepts(&decoded.handle) {
+                self.counters.stale_handles.count();
+                return Some(stale(decoded));
+            }
+            return session.serve(record, &decoded.request(), guard);
+        }
+        self.counters.slow_calls.count();
+        let mut sessions = self.sessions.write();
+        match sessions.get_mut(&id) {
+            Some(Slot::Opening(opening)) => opening.waiting.push((record.clone(), guard)),
+            Some(Slot::Open(_)) => {
+                // Opened between the two looks.
+                drop(sessions);
+                return self.dispatch(record, decoded, guard);
+            }
+            None => {
+                let waiting = vec![(record.clone(), guard)];
+                let opening = Opening {
+                    waiting,
+                    done: Arc::default(),
+                };
+                sessions.insert(id, Slot::Opening(opening));
+                drop(sessions);
+                self.begin_takeover(id);
+            }
+        }
+        None
+    }
+
+    /// Starts a call anew, on a task of its own.
+    pub(crate) fn dispatch_again(&self, record: Bytes, guard: CallGuard) {
+        let Some(gateway) = self.this.upgrade() else {
+            return guard.close();
+        };
+        self.tasks
+            .spawn(async move { gateway.redispatch(&record, guard) });
+    }
+
+    fn redispatch(self: &Arc<Self>, record: &Bytes, guard: CallGuard) {
+        let Some(decoded) = decode_request(record, self) else {
+            return guard.close();
+        };
+        let connection = Arc::clone(guard.connection());
+        if let Some(reply) = self.dispatch(record, &decoded, guard) {
+            connection.send_late(reply);
+        }
+    }
+
+    fn begin_takeover(&self, id: SessionId) {
+        let Some(gateway) = self.this.upgrade() else {
+            return;
+        };
+        self.tasks.spawn(async move {
+            let result = gateway.take_over(id).await;
+            gateway.takeover_done(id, result);
+        });
+    }
+
+    /// Takes a session over, with patience for a store that fails.
+    pub(crate) async fn take_over(
+        self: &Arc<Self>,
+        id: SessionId,
+    ) -> Result<Arc<Session>, OwnError> {
+        let began = self.clock.monotonic();
+        loop {
+            match take_over(self.kv.as_ref(), id, self.id, self.rng.u64()).await {
+                Ok(owned) => {
+                    self.counters.takeovers.count();
+                    return Ok(Arc::new(Session::new(Arc::clone(self), owned)));
+                }
+                Err(OwnError::Kv(error))
+                    if self.clock.monotonic().saturating_sub(began) < TAKEOVER_PATIENCE =>
+                {
+                    tracing::debug!(session = %id, %error, "takeover is tried again");
+                    self.clock.sleep(TAKEOVER_PAUSE).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn takeover_done(self: &Arc<Self>, id: SessionId, result: Result<Arc<Session>, OwnError>) {
+        let opened = result
+            .as_ref()
+            .ok()
+            .map(|session| Slot::Open(Arc::clone(session)));
+        let waiting = {
+            let mut sessions = self.sessions.write();
+            let before = match opened {
+                Some(slot) => sessions.insert(id, slot),
+                None => sessions.remove(&id),
+            };
+            match before {
+                Some(Slot::Opening(opening)) => {
+                    opening.done.notify_waiters();
+                    opening.waiting
+                }
+                _ => Vec::new(),
+            }
+        };
+        match result {
+            Ok(_) => {
+                for (record, guard) in waiting {
+                    self.redispatch(&record, guard);
+                }
+            }
+            Err(OwnError::NotFound) => {
+                for (record, guard) in waiting {
+                    self.counters.stale_handles.count();
+                    match decode_request(&record, self) {
+                        Some(decoded) => guard.send(stale(&decoded)),
+                        None => guard.close(),
+                    }
+                }
+            }
+            Err(error) => {
+                tracing::warn!(session = %id, ?error, "takeover failed");
+                for (_, guard) in waiting {
+                    guard.close();
+                }
+            }
+        }
+    }
+
+    /// The session, from memory or taken over; for mounts.
+    pub(crate) async fn session(self: &Arc<Self>, id: SessionId) -> Result<Arc<Session>, OwnError> {
+        loop {
+            let opening = {
+                let mut sessions = self.sessions.write();
+                match sessions.get(&id) {
+                    Some(Slot::Open(session)) => return Ok(Arc::clone(session)),
+                    Some(Slot::Opening(opening)) => {
+                        Some(Arc::clone(&opening.done).notified_owned())
+                    }
+                    None => {
+                        sessions.insert(id, Slot::Opening(Opening::default()));
+                        None
+                    }
+                }
+            };
+            match opening {
+                Some(done) => done.await,
+                None => {
+                    let result = self.take_over(id).await;
+                    let copy = match &result {
+                        Ok(session) => Ok(Arc::clone(session)),
+                        Err(error) => Err(error.clone()),
+                    };
+                    self.takeover_done(id, copy);
+                    return result;
+                }
+            }
+        }
+    }
+
+    fn nfs_call(
+        self: &Arc<Self>,
+        record: &Bytes,
+        call: &Call<'_>,
+        procedure: Procedure,
+        guard: CallGuard,
+    ) -> Option<Reply> {
+        self.counters.calls.count();
+        let Ok(nfs) = NfsCall::decode(procedure, call.args.clone()) else {
+            return Some(rpc::refused(call.xid, Refusal::GarbageArguments));
+        };
+        if matches!(nfs, NfsCall::Null) {
+            return Some(results::null(call.xid));
+        }
+        match verify(call.clone(), nfs, &self.keys) {
+            Ok(decoded) => self.dispatch(record, &decoded, guard),
+            Err(reply) => {
+                self.counters.stale_handles.count();
+                Some(reply)
+            }
+        }
+    }
+}
+
+impl Service for Gateway {
+    fn call(self: &Arc<Self>, record: Bytes, guard: CallGuard) -> Option<Reply> {
+        let call = match rpc::decode_call(&record) {
+            Ok(call) => call,
+            Err(CallError::NotACall(_)) => {
+                guard.close();
+                return None;
+            }
+            Err(CallError::Denied { xid, why }) => return Some(rpc::denied(xid, why)),
+        };
+        match Target::of(&call) {
+            Ok(Target::Nfs(procedure)) => self.nfs_call(&record, &call, procedure, guard),
+            Ok(Target::Mount(procedure)) => self.mount_call(&record, &call, procedure, guard),
+            Err(refusal) => Some(rpc::refused(call.xid, refusal)),
+        }
+    }
+
+    fn gate(&self) -> &Gate {
+        &self.gate
+    }
+}
+
+/// Decodes a record that has been decoded before, for a call that runs again.
+pub(crate) fn decode_request<'a>(record: &'a Bytes, gateway: &Gateway) -> Option<Decoded<'a>> {
+    let call = rpc::decode_call(record).ok()?;
+    let Ok(Target::Nfs(procedure)) = Target::of(&call) else {
+        return None;
+    };
+    let nfs = NfsCall::decode(procedure, call.args.clone()).ok()?;
+    verify(call, nfs, &gateway.keys).ok()
+}
+
+/// Verifies a call's handles. `Err` is the reply to a call whose handles are not good.
+fn verify<'a>(call: Call<'a>, nfs: NfsCall<'a>, keys: &HandleKeys) -> Result<Decoded<'a>, Reply> {
+    let failed = |error| procedures::failed(call.xid, &nfs, error, (None, None), 0);
+    let (first, second) = procedures::handles(&nfs).ok_or_else(|| failed(FsError::Stale))?;
+    let handle = keys.verify(first).map_err(|_| failed(FsError::Stale))?;
+    let other = if second == first {
+        handle
+    } else {
+        keys.verify(second).map_err(|_| failed(FsError::Stale))?
+    };
+    if (other.session, other.snapshot) != (handle.session, handle.snapshot) {
+        return Err(failed(FsError::CrossSession));
+    }
+    let objects = Objects {
+        first: handle.inode,
+        second: other.inode,
+    };
+    Ok(Decoded {
+        call,
+        nfs,
+        objects,
+        handle,
+    })
+}
+
+fn stale(decoded: &Decoded<'_>) -> Reply {
+    procedures::failed(
+        decoded.call.xid,
+        &decoded.nfs,
+        FsError::Stale,
+        (None, None),
+        0,
+    )
+}

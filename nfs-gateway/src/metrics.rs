@@ -1,0 +1,58 @@
+//! What the gateway counts. `docs/metrics.md` lists them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::counters::Counter;
+
+/// Counters of sessions and calls. Read them with [`Counter::value`].
+#[derive(Debug, Default)]
+pub struct GatewayCounters {
+    /// NFS calls taken.
+    pub calls: Counter,
+    /// Calls that memory could not answer.
+    pub slow_calls: Counter,
+    /// Loads of parts of an image.
+    pub loads: Counter,
+    /// Sessions taken over.
+    pub takeovers: Counter,
+    /// Sessions dropped from memory after being idle.
+    pub retired: Counter,
+    /// Flushes that took effect or failed.
+    pub flushes: Counter,
+    /// Flushes that failed and made the session be loaded anew.
+    pub flush_failures: Counter,
+    /// Flushes refused because another gateway owns the session.
+    pub fenced: Counter,
+    /// Calls answered with the reply of an earlier copy.
+    pub replayed: Counter,
+    /// Calls answered with a reply that this process found in the store.
+    pub replayed_from_store: Counter,
+    /// Copies of calls that were still running.
+    pub duplicates_running: Counter,
+    /// Handles that are not, or no longer, good.
+    pub stale_handles: Counter,
+    /// Mounts granted.
+    pub mounts: Counter,
+    /// Mounts refused.
+    pub mounts_refused: Counter,
+    /// Files whose unwritten data was given up for want of space.
+    pub discarded: Counter,
+    /// Stored data found damaged.
+    pub corrupt: Counter,
+    flush_micros: AtomicU64,
+}
+
+impl GatewayCounters {
+    pub(crate) fn flushed(&self, took: Duration) {
+        self.flushes.count();
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.flush_micros.fetch_add(micros, Ordering::Relaxed);
+    }
+
+    /// Time spent in flushes, in microseconds.
+    #[must_use]
+    pub fn flush_micros(&self) -> u64 {
+        self.flush_micros.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,139 @@
+//! The MOUNT protocol: from a path to a root handle (RFC 1813, section 5).
+//!
+//! The path is `/<ticket>`, or `/<ticket>/<directory>`: a capability for one session. Nothing is
+//! listed, whatever is asked: neither what can be mounted nor who has mounted what.
+
+use std::sync::Arc;
+
+use base::{Caller, InodeId};
+use bytes::Bytes;
+use metadata::ops::{self, Context};
+use metadata::session::OwnError;
+use metadata::store::StoreError;
+use metadata::{FsError, OpError};
+
+use crate::connection::CallGuard;
+use crate::gateway::Gateway;
+use crate::procedures::FLAG_READ_ONLY;
+use crate::session::Session;
+use crate::wire::mount::{self, MountCall, MountError};
+use crate::wire::procedure::MountProcedure;
+use crate::wire::reply::Reply;
+use crate::wire::rpc::{self, Call, Refusal};
+
+/// Most path components below a ticket.
+const COMPONENTS_MAX: usize = 64;
+
+impl Gateway {
+    /// Answers a call of the MOUNT protocol.
+    pub(crate) fn mount_call(
+        self: &Arc<Self>,
+        _record: &Bytes,
+        call: &Call<'_>,
+        procedure: MountProcedure,
+        guard: CallGuard,
+    ) -> Option<Reply> {
+        let xid = call.xid;
+        let Ok(decoded) = MountCall::decode(procedure, call.args.clone()) else {
+            return Some(rpc::refused(xid, Refusal::GarbageArguments));
+        };
+        match decoded {
+            MountCall::Null | MountCall::Umnt(_) | MountCall::Umntall => Some(mount::done(xid)),
+            MountCall::Dump | MountCall::Export => Some(mount::empty_list(xid)),
+            MountCall::Mnt(path) => {
+                let gateway = Arc::clone(self);
+                let path = path.to_vec();
+                self.tasks.spawn(async move {
+                    let reply = gateway.mount(xid, &path).await;
+                    guard.send(reply);
+                });
+                None
+            }
+        }
+    }
+
+    async fn mount(self: &Arc<Self>, xid: u32, path: &[u8]) -> Reply {
+        match self.root_handle(path).await {
+            Ok(handle) => {
+                self.counters.mounts.count();
+                mount::granted(xid, handle.wire())
+            }
+            Err(error) => {
+                self.counters.mounts_refused.count();
+                mount::denied(xid, error)
+            }
+        }
+    }
+
+    async fn root_handle(
+        self: &Arc<Self>,
+        path: &[u8],
+    ) -> Result<crate::handle::SignedHandle, MountError> {
+        let mut components = path
+            .split(|byte| *byte == b'/')
+            .filter(|part| !part.is_empty());
+        let ticket = components.next().ok_or(MountError::NotFound)?;
+        let ticket = std::str::from_utf8(ticket).map_err(|_| MountError::NotFound)?;
+        let ticket = self.store.resolve_ticket(ticket).await.map_err(|error| {
+            tracing::info!(%error, "mount refused");
+            match error {
+                StoreError::NotFound { .. } => MountError::NotFound,
+                StoreError::Unavailable(_) => MountError::ServerFault,
+                StoreError::Corrupt { .. } => MountError::Io,
+                _ => MountError::AccessDenied,
+            }
+        })?;
+        let session = self
+            .session(ticket.session)
+            .await
+            .map_err(|error| match error {
+                OwnError::NotFound => MountError::NotFound,
+                OwnError::Kv(_) => MountError::ServerFault,
+                OwnError::Record(_) => MountError::Io,
+            })?;
+        let mut directory = InodeId::ROOT;
+        let inside = ticket
+            .directory
+            .split(|byte| *byte == b'/')
+            .filter(|part| !part.is_empty());
+        for (depth, name) in inside.chain(components).enumerate() {
+            if depth >= COMPONENTS_MAX || name == b".." {
+                return Err(MountError::Invalid);
+            }
+            directory = session.find_directory(directory, name).await?;
+        }
+        let flags = if ticket.read_only { FLAG_READ_ONLY } else { 0 };
+        Ok(session.view(flags).handle(directory))
+    }
+}
+
+impl Session {
+    /// The directory `name` in `dir`, whatever its permissions: a ticket is a capability.
+    async fn find_directory(
+        self: &Arc<Self>,
+        dir: InodeId,
+        name: &[u8],
+    ) -> Result<InodeId, MountError> {
+        let caller = Caller::root();
+        let found = self.peek_with(|image, now| {
+            ops::lookup(
+                image,
+                Context {
+                    caller: &caller,
+                    now,
+                },
+                dir,
+                name,
+            )
+        });
+        match found.await.ok_or(MountError::ServerFault)? {
+            Ok(found) if found.object.is_dir() => Ok(found.object.inode),
+            Ok(_) => Err(MountError::NotDirectory),
+            Err(OpError::Fs(FsError::NotFound | FsError::Stale)) => Err(MountError::NotFound),
+            Err(OpError::Fs(FsError::NotDirectory)) => Err(MountError::NotDirectory),
+            Err(OpError::Fs(FsError::NameTooLong)) => Err(MountError::NameTooLong),
+            Err(OpError::Fs(FsError::Corrupt)) => Err(MountError::Io),
+            Err(OpError::Fs(_) | OpError::Miss(_)) => Err(MountError::Invalid),
+        }
+    }
+}

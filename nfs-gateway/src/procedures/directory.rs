@@ -1,0 +1,173 @@
+//! LOOKUP, READDIR, READDIRPLUS (RFC 1813, sections 3.3.3, 3.3.16, 3.3.17).
+//!
+//! The cookie is made from the hash of the name, so it is good on every gateway and after any
+//! change of the directory; the cookie verifier is always zero and never checked.
+
+use base::InodeId;
+use metadata::image::cookie_of;
+use metadata::{FsError, Miss, OpError, OpResult, ops};
+use nfsserve::nfs::nfsstat3;
+
+use super::{Scope, Step};
+use crate::wire::args::{ReaddirArgs, ReaddirplusArgs};
+use crate::wire::nfs3::Verifier;
+use crate::wire::reply::Reply;
+use crate::wire::results::{self, DirEntry, DirEntryPlus, DirListWriter, LookupOk};
+
+/// Cookie of the entry `.`.
+const COOKIE_DOT: u64 = 1;
+/// Cookie of the entry `..`.
+const COOKIE_DOTDOT: u64 = 2;
+/// Cookies are never refused, so there is nothing to verify.
+const COOKIE_VERIFIER: Verifier = [0; 8];
+/// Most inodes loaded for one listing at a time.
+const LOADS_MAX: usize = 1024;
+
+pub(super) fn lookup(scope: &mut Scope<'_>, dir: InodeId, name: &[u8]) -> OpResult<Reply> {
+    let found = match ops::lookup(scope.image, scope.cx, dir, name) {
+        // A name that nothing can have is not there.
+        Err(OpError::Fs(FsError::Invalid)) => return Err(FsError::NotFound.into()),
+        found => found?,
+    };
+    let handle = scope.view.handle(found.object.inode);
+    Ok(results::ok(
+        scope.xid,
+        &LookupOk {
+            object: handle.wire(),
+            attributes: Some(scope.view.fattr(&found.object)),
+            dir: Some(scope.view.fattr(&found.dir)),
+        },
+    ))
+}
+
+pub(super) fn readdir(
+    scope: &mut Scope<'_>,
+    dir: InodeId,
+    args: &ReaddirArgs<'_>,
+) -> OpResult<Reply> {
+    // The head is needed for the parent; the entries come after `.` and `..`.
+    let head = ops::list_head(scope.image, scope.cx, dir)?;
+    let attributes = scope.view.fattr(&head.dir);
+    let mut list =
+        DirListWriter::readdir(scope.xid, Some(&attributes), COOKIE_VERIFIER, args.count);
+    let dots = [
+        (COOKIE_DOT, &b"."[..], dir),
+        (COOKIE_DOTDOT, b"..", head.parent),
+    ];
+    for (cookie, name, inode) in dots {
+        if args.cookie < cookie {
+            list.push(&DirEntry {
+                fileid: inode.raw(),
+                name,
+                cookie,
+            });
+        }
+    }
+    let listing = ops::list(scope.image, scope.cx, dir, args.cookie, |hash, group| {
+        let position = list.position();
+        let cookie = cookie_of(hash);
+        // Entries with equal cookies go out together or not at all.
+        let fits = group.iter().all(|(name, entry)| {
+            let fileid = entry.inode.raw();
+            list.push(&DirEntry {
+                fileid,
+                name: name.as_bytes(),
+                cookie,
+            })
+        });
+        if !fits {
+            list.undo_to(position);
+        }
+        fits
+    })?;
+    finish(scope, list, listing.end, attributes)
+}
+
+pub(super) fn readdirplus(
+    scope: &mut Scope<'_>,
+    dir: InodeId,
+    args: &ReaddirplusArgs<'_>,
+) -> Result<Step, OpError> {
+    let head = ops::list_head(scope.image, scope.cx, dir)?;
+    let attributes = scope.view.fattr(&head.dir);
+    let (xid, view) = (scope.xid, scope.view);
+    let mut list = DirListWriter::readdirplus(
+        xid,
+        Some(&attributes),
+        COOKIE_VERIFIER,
+        args.dir_count,
+        args.max_count,
+    );
+    let dots = [
+        (COOKIE_DOT, &b"."[..], dir),
+        (COOKIE_DOTDOT, b"..", head.parent),
+    ];
+    for (cookie, name, inode) in dots {
+        if args.cookie < cookie {
+            let stat = ops::getattr(scope.image, inode)?;
+            let handle = view.handle(inode);
+            let plus = DirEntryPlus {
+                attributes: Some(view.fattr(&stat)),
+                object: Some(handle.wire()),
+            };
+            list.push_plus(
+                &DirEntry {
+                    fileid: inode.raw(),
+                    name,
+                    cookie,
+                },
+                &plus,
+            );
+        }
+    }
+    let mut missing = Vec::new();
+    let listing = ops::list_with(
+        scope.image,
+        scope.cx,
+        dir,
+        args.cookie,
+        |hash, group, peek| {
+            let position = list.position();
+            let cookie = cookie_of(hash);
+            let fits = group.iter().all(|(name, entry)| {
+                let stat = peek.stat(entry.inode);
+                if stat.is_none() {
+                    missing.push(Miss::Inode(entry.inode));
+                }
+                let handle = view.handle(entry.inode);
+                let plus = DirEntryPlus {
+                    attributes: stat.map(|stat| view.fattr(&stat)),
+                    object: Some(handle.wire()),
+                };
+                let fileid = entry.inode.raw();
+                list.push_plus(
+                    &DirEntry {
+                        fileid,
+                        name: name.as_bytes(),
+                        cookie,
+                    },
+                    &plus,
+                )
+            });
+            if !fits {
+                list.undo_to(position);
+            }
+            fits && missing.len() < LOADS_MAX
+        },
+    )?;
+    if !missing.is_empty() {
+        return Ok(Step::Load(missing));
+    }
+    finish(scope, list, listing.end, attributes).map(Step::Reply)
+}
+
+fn finish(
+    scope: &Scope<'_>,
+    list: DirListWriter,
+    end: bool,
+    attributes: crate::wire::nfs3::Fattr,
+) -> OpResult<Reply> {
+    Ok(list.finish(end).unwrap_or_else(|_| {
+        results::failed(scope.xid, nfsstat3::NFS3ERR_TOOSMALL, &Some(attributes))
+    }))
+}

@@ -1,0 +1,256 @@
+//! The procedures of NFSv3: from decoded arguments to an operation, and from its outcome to a
+//! reply. Nothing here does I/O or awaits.
+//!
+//! | file | procedures |
+//! | --- | --- |
+//! | `attributes.rs` | GETATTR, SETATTR, ACCESS, READLINK |
+//! | `directory.rs` | LOOKUP, READDIR, READDIRPLUS |
+//! | `make.rs` | CREATE, MKDIR, SYMLINK, MKNOD, LINK |
+//! | `remove.rs` | REMOVE, RMDIR, RENAME |
+//! | `data.rs` | READ, WRITE, COMMIT |
+//! | `filesystem.rs` | FSSTAT, FSINFO, PATHCONF |
+
+mod attributes;
+mod data;
+mod directory;
+mod filesystem;
+mod make;
+mod remove;
+
+pub(crate) use data::stable_reply;
+pub(crate) use filesystem::Space;
+
+use std::sync::Arc;
+
+use base::{InodeId, SessionId};
+use metadata::image::Image;
+use metadata::ops::{Context, Read};
+use metadata::stat::{Before, Stat};
+use metadata::{FsError, Miss, OpError};
+
+use crate::convert::{fattr, unchanged};
+use crate::handle::{FileHandle, HandleKeys, SignedHandle};
+use crate::status::status;
+use crate::wire::args::NfsCall;
+use crate::wire::nfs3::{Fattr, Stability, Verifier, WireHandle};
+use crate::wire::reply::Reply;
+use crate::wire::results;
+
+/// Set in handles of a mount that must not change anything.
+pub(crate) const FLAG_READ_ONLY: u16 = 1;
+
+/// What all replies of one mount share.
+#[derive(Clone, Debug)]
+pub(crate) struct View {
+    pub(crate) keys: Arc<HandleKeys>,
+    pub(crate) session: SessionId,
+    pub(crate) revocation: u32,
+    pub(crate) flags: u16,
+    pub(crate) fsid: u64,
+    pub(crate) verifier: Verifier,
+}
+
+/// One call, about to run on its session's image.
+pub(crate) struct Scope<'a> {
+    pub(crate) xid: u32,
+    pub(crate) image: &'a mut Image,
+    pub(crate) cx: Context<'a>,
+    pub(crate) view: &'a View,
+    pub(crate) space: Space,
+}
+
+/// The objects a call is about, from verified handles.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Objects {
+    pub(crate) first: InodeId,
+    /// Target directory of RENAME, directory of LINK; otherwise the first again.
+    pub(crate) second: InodeId,
+}
+
+/// A WRITE or COMMIT whose data has to reach a store before the reply.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stable {
+    pub(crate) inode: InodeId,
+    /// All writes up to this number count.
+    pub(crate) until: u64,
+    pub(crate) before: Before,
+    /// Bytes written and how stable; `None` for COMMIT.
+    pub(crate) write: Option<(u32, Stability)>,
+}
+
+/// Where a call got to.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// It has its reply.
+    Reply(Reply),
+    /// It needs these parts of the image; it changed nothing.
+    Load(Vec<Miss>),
+    /// Its data has to be fetched.
+    Read(Read),
+    /// Its data has to be stored.
+    Stable(Stable),
+}
+
+impl From<Miss> for Step {
+    fn from(miss: Miss) -> Self {
+        Self::Load(vec![miss])
+    }
+}
+
+impl View {
+    /// The signed handle of an object in this mount.
+    pub(crate) fn handle(&self, inode: InodeId) -> SignedHandle {
+        self.keys.sign(&FileHandle {
+            flags: self.flags,
+            session: self.session,
+            revocation: self.revocation,
+            snapshot: [0; 16],
+            inode,
+        })
+    }
+
+    pub(crate) fn fattr(&self, stat: &Stat) -> Fattr {
+        fattr(stat, self.fsid)
+    }
+
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.flags & FLAG_READ_ONLY != 0
+    }
+}
+
+/// The handles in a call: the one it is about, and the other one of RENAME and LINK.
+pub(crate) fn handles<'a>(call: &NfsCall<'a>) -> Option<(WireHandle<'a>, WireHandle<'a>)> {
+    let first = call.handle()?;
+    let second = match call {
+        NfsCall::Rename(args) => args.to.dir,
+        NfsCall::Link(args) => args.place.dir,
+        _ => first,
+    };
+    Some((first, second))
+}
+
+/// Whether a call changes anything but file data in memory.
+fn changes(call: &NfsCall<'_>) -> bool {
+    matches!(
+        call,
+        NfsCall::Setattr(_)
+            | NfsCall::Write(_)
+            | NfsCall::Create(_)
+            | NfsCall::Mkdir(_)
+            | NfsCall::Symlink(_)
+            | NfsCall::Mknod(_)
+            | NfsCall::Remove(_)
+            | NfsCall::Rmdir(_)
+            | NfsCall::Rename(_)
+            | NfsCall::Link(_)
+    )
+}
+
+/// Whether a call needs space that removing things would give back.
+fn allocates(call: &NfsCall<'_>) -> bool {
+    matches!(
+        call,
+        NfsCall::Write(_)
+            | NfsCall::Create(_)
+            | NfsCall::Mkdir(_)
+            | NfsCall::Symlink(_)
+            | NfsCall::Mknod(_)
+            | NfsCall::Link(_)
+    )
+}
+
+/// Runs a call on the image. Called inside [`Image::run`].
+pub(crate) fn execute(mut scope: Scope<'_>, call: &NfsCall<'_>, objects: Objects) -> Step {
+    let refused = if scope.view.is_read_only() && changes(call) {
+        Some(FsError::ReadOnly)
+    } else if allocates(call) && !scope.space.has_room(call) {
+        Some(FsError::NoSpace)
+    } else {
+        None
+    };
+    let result = match refused {
+        Some(error) => Err(error.into()),
+        None => run(&mut scope, call, objects),
+    };
+    match result {
+        Ok(step) => step,
+        Err(OpError::Miss(miss)) => miss.into(),
+        Err(OpError::Fs(error)) => Step::Reply(scope.failed(call, objects, error)),
+    }
+}
+
+fn run(scope: &mut Scope<'_>, call: &NfsCall<'_>, objects: Objects) -> Result<Step, OpError> {
+    let first = objects.first;
+    let reply = match call {
+        NfsCall::Null => results::null(scope.xid),
+        NfsCall::Getattr(_) => attributes::getattr(scope, first)?,
+        NfsCall::Setattr(args) => attributes::setattr(scope, first, args)?,
+        NfsCall::Lookup(args) => directory::lookup(scope, first, args.name)?,
+        NfsCall::Access(args) => attributes::access(scope, first, args.access)?,
+        NfsCall::Readlink(_) => attributes::readlink(scope, first)?,
+        NfsCall::Read(args) => return data::read(scope, first, args),
+        NfsCall::Write(args) => return data::write(scope, first, args),
+        NfsCall::Create(args) => make::create(scope, first, args)?,
+        NfsCall::Mkdir(args) => make::mkdir(scope, first, args)?,
+        NfsCall::Symlink(args) => make::symlink(scope, first, args)?,
+        NfsCall::Mknod(args) => make::mknod(scope, first, args)?,
+        NfsCall::Remove(args) => remove::remove(scope, first, args.name)?,
+        NfsCall::Rmdir(args) => remove::rmdir(scope, first, args.name)?,
+        NfsCall::Rename(args) => remove::rename(scope, objects, args)?,
+        NfsCall::Link(args) => make::link(scope, objects, args.place.name)?,
+        NfsCall::Readdir(args) => directory::readdir(scope, first, args)?,
+        NfsCall::Readdirplus(args) => return directory::readdirplus(scope, first, args),
+        NfsCall::Fsstat(_) => filesystem::fsstat(scope, first)?,
+        NfsCall::Fsinfo(_) => filesystem::fsinfo(scope, first)?,
+        NfsCall::Pathconf(_) => filesystem::pathconf(scope, first)?,
+        NfsCall::Commit(_) => return data::commit(scope, first),
+    };
+    Ok(Step::Reply(reply))
+}
+
+impl Scope<'_> {
+    fn failed(&self, call: &NfsCall<'_>, objects: Objects, error: FsError) -> Reply {
+        let stats = (
+            self.image.peek(objects.first),
+            self.image.peek(objects.second),
+        );
+        failed(self.xid, call, error, stats, self.view.fsid)
+    }
+}
+
+/// The reply of a failed call, with the attributes that its procedure has room for.
+pub(crate) fn failed(
+    xid: u32,
+    call: &NfsCall<'_>,
+    error: FsError,
+    stats: (Option<Stat>, Option<Stat>),
+    fsid: u64,
+) -> Reply {
+    let status = status(error);
+    let first = stats.0.map(|stat| fattr(&stat, fsid));
+    let first_wcc = unchanged(stats.0, fsid);
+    let second_wcc = unchanged(stats.1, fsid);
+    match call {
+        NfsCall::Null | NfsCall::Getattr(_) => results::failed(xid, status, &()),
+        NfsCall::Lookup(_)
+        | NfsCall::Access(_)
+        | NfsCall::Readlink(_)
+        | NfsCall::Read(_)
+        | NfsCall::Readdir(_)
+        | NfsCall::Readdirplus(_)
+        | NfsCall::Fsstat(_)
+        | NfsCall::Fsinfo(_)
+        | NfsCall::Pathconf(_) => results::failed(xid, status, &first),
+        NfsCall::Setattr(_)
+        | NfsCall::Write(_)
+        | NfsCall::Commit(_)
+        | NfsCall::Create(_)
+        | NfsCall::Mkdir(_)
+        | NfsCall::Symlink(_)
+        | NfsCall::Mknod(_)
+        | NfsCall::Remove(_)
+        | NfsCall::Rmdir(_) => results::failed(xid, status, &first_wcc),
+        NfsCall::Rename(_) => results::failed(xid, status, &(first_wcc, second_wcc)),
+        NfsCall::Link(_) => results::failed(xid, status, &(first, second_wcc)),
+    }
+}

@@ -1,0 +1,238 @@
+//! The listener: accepts connections, within limits, until shutdown.
+
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use base::{Clock, Tasks};
+use bytes::Bytes;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+
+use crate::connection::{CallGuard, Connection, ConnectionTask};
+use crate::counters::TransportCounters;
+use crate::gate::{Budget, Gate};
+use crate::outbound::Outbound;
+use crate::wire::reply::Reply;
+
+/// Most connections: each sandbox has one or a few.
+const CONNECTIONS_MAX: usize = 8192;
+
+/// Most calls of one connection in flight. A Linux client pipelines more than a thousand writes
+/// when it flushes; the ones above this wait in its socket.
+const CALLS_IN_FLIGHT_MAX: usize = 1024;
+
+/// Most bytes of calls and replies of one connection: sixteen of the largest, both ways.
+const CONNECTION_BYTES_MAX: usize = 32 * 1024 * 1024;
+
+/// Most bytes of calls and replies of all connections.
+const PROCESS_BYTES_MAX: usize = 512 * 1024 * 1024;
+
+/// A record that has begun must end within this time, and a new connection must ask something.
+const RECORD_DEADLINE: Duration = Duration::from_secs(60);
+
+/// A reply must be taken within this time.
+const REPLY_DEADLINE: Duration = Duration::from_secs(60);
+
+/// A connection without calls is closed after this time. A Linux client closes it itself after
+/// 300 s, and that costs it nothing; our closing it would cost it a wait of 3 s.
+const IDLE_DEADLINE: Duration = Duration::from_secs(420);
+
+/// Calls in flight get this long at shutdown.
+const DRAIN_DEADLINE: Duration = Duration::from_secs(10);
+
+/// A peer gets this long to answer our FIN with its own.
+const LINGER_DEADLINE: Duration = Duration::from_secs(2);
+
+/// How often a connection looks whether something should have moved.
+const TICK_MAX: Duration = Duration::from_secs(10);
+
+/// A silent peer is probed after this time, and dropped after a few probes that it ignores.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
+const KEEPALIVE_PROBES: u32 = 4;
+
+/// How long to wait after `accept` failed for want of something, file descriptors mostly.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What answers calls.
+pub trait Service: Send + Sync + 'static {
+    /// Takes one call; `record` is the whole RPC message.
+    ///
+    /// Runs on the connection's task: it must not block. Returns the reply if there is one at
+    /// once. Otherwise it keeps `guard` and returns nothing; whoever has the guard then answers
+    /// with [`CallGuard::send`], from any thread. A record that is no call is answered by closing
+    /// the connection, [`CallGuard::close`]. A panic closes the connection, too.
+    fn call(self: &Arc<Self>, record: Bytes, guard: CallGuard) -> Option<Reply>;
+
+    /// Closed while no further calls should be taken from any connection, because a budget of the
+    /// service is exhausted.
+    fn gate(&self) -> &Gate;
+}
+
+/// The transport's limits. The defaults are for a gateway that has a machine for itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerLimits {
+    /// Most connections; further ones wait in the listener's queue.
+    pub connections_max: usize,
+    /// Most calls of one connection in flight.
+    pub calls_in_flight_max: usize,
+    /// Most bytes of calls and replies of one connection.
+    pub connection_bytes_max: usize,
+    /// Most bytes of calls and replies of all connections.
+    pub process_bytes_max: usize,
+    /// How long a record may take to arrive, and a new connection until its first.
+    pub record_deadline: Duration,
+    /// How long a reply may take to be sent.
+    pub reply_deadline: Duration,
+    /// How long a connection may be without calls.
+    pub idle_deadline: Duration,
+    /// How long calls in flight may take at shutdown.
+    pub drain_deadline: Duration,
+    /// How long to wait for the peer's FIN.
+    pub linger_deadline: Duration,
+}
+
+impl Default for ServerLimits {
+    fn default() -> Self {
+        Self {
+            connections_max: CONNECTIONS_MAX,
+            calls_in_flight_max: CALLS_IN_FLIGHT_MAX,
+            connection_bytes_max: CONNECTION_BYTES_MAX,
+            process_bytes_max: PROCESS_BYTES_MAX,
+            record_deadline: RECORD_DEADLINE,
+            reply_deadline: REPLY_DEADLINE,
+            idle_deadline: IDLE_DEADLINE,
+            drain_deadline: DRAIN_DEADLINE,
+            linger_deadline: LINGER_DEADLINE,
+        }
+    }
+}
+
+impl ServerLimits {
+    /// How often a connection looks whether something should have moved.
+    pub(crate) fn tick(&self) -> Duration {
+        let shortest = self.record_deadline.min(self.reply_deadline);
+        (shortest.min(self.idle_deadline) / 4).min(TICK_MAX)
+    }
+}
+
+/// What all connections share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) limits: ServerLimits,
+    pub(crate) budget: Budget,
+    pub(crate) counters: Arc<TransportCounters>,
+}
+
+/// Serves NFS on listeners.
+#[derive(Debug)]
+pub struct Server<S> {
+    service: Arc<S>,
+    shared: Arc<Shared>,
+    slots: Arc<Semaphore>,
+    next_id: AtomicU64,
+    clock: Arc<dyn Clock>,
+    tasks: Tasks,
+}
+
+impl<S: Service> Server<S> {
+    /// A server that hands calls to `service`. Shutdown of `tasks` ends it.
+    #[must_use]
+    pub fn new(
+        service: Arc<S>,
+        limits: ServerLimits,
+        counters: Arc<TransportCounters>,
+        clock: Arc<dyn Clock>,
+        tasks: Tasks,
+    ) -> Self {
+        let shared = Shared {
+            limits,
+            budget: Budget::new(limits.process_bytes_max),
+            counters,
+        };
+        Self {
+            service,
+            shared: Arc::new(shared),
+            slots: Arc::new(Semaphore::new(limits.connections_max)),
+            next_id: AtomicU64::new(1),
+            clock,
+            tasks,
+        }
+    }
+
+    /// Accepts connections until shutdown begins. The connections end on their own; wait for them
+    /// with [`Tasks::join`].
+    ///
+    /// # Cancellation
+    ///
+    /// Safe: no further connections are accepted.
+    pub async fn run(&self, listener: TcpListener) {
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                () = self.tasks.shutdown_begun() => return,
+                accepted = self.accept(&listener) => accepted,
+            };
+            match accepted {
+                Ok((stream, peer, slot)) => self.start(stream, peer, slot),
+                Err(error) => self.survive(&error).await,
+            }
+        }
+    }
+
+    async fn accept(
+        &self,
+        listener: &TcpListener,
+    ) -> io::Result<(TcpStream, SocketAddr, tokio::sync::OwnedSemaphorePermit)> {
+        let slot = Arc::clone(&self.slots).acquire_owned().await;
+        let slot = slot.map_err(io::Error::other)?;
+        let (stream, peer) = listener.accept().await?;
+        Ok((stream, peer, slot))
+    }
+
+    fn start(&self, stream: TcpStream, peer: SocketAddr, slot: tokio::sync::OwnedSemaphorePermit) {
+        let counters = &self.shared.counters;
+        if let Err(error) = configure(&stream) {
+            tracing::debug!(%peer, %error, "connection was gone before it was served");
+            return;
+        }
+        counters.accepted.count();
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let (read, write) = stream.into_split();
+        let connection = Connection::new(id, peer, Outbound::new(write), Arc::clone(&self.shared));
+        let connection = Arc::new(connection);
+        let service = Arc::clone(&self.service);
+        let task = ConnectionTask::new(service, connection, read, Arc::clone(&self.clock));
+        let tasks = self.tasks.clone();
+        self.tasks.spawn(async move {
+            task.run(tasks).await;
+            drop(slot);
+        });
+    }
+
+    async fn survive(&self, error: &io::Error) {
+        self.shared.counters.accept_errors.count();
+        let is_about_the_peer = matches!(
+            error.kind(),
+            ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset | ErrorKind::Interrupted
+        );
+        if !is_about_the_peer {
+            tracing::warn!(%error, "cannot accept a connection, trying again");
+            self.clock.sleep(ACCEPT_PAUSE).await;
+        }
+    }
+}
+
+/// Sets what every connection needs.
+fn configure(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let keepalive = TcpKeepalive::new()
+        .with_time(KEEPALIVE_IDLE)
+        .with_interval(KEEPALIVE_INTERVAL)
+        .with_retries(KEEPALIVE_PROBES);
+    SockRef::from(stream).set_tcp_keepalive(&keepalive)
+}

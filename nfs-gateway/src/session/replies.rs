@@ -1,0 +1,182 @@
+//! Exactly once: what became of calls that must not run twice.
+//!
+//! A call is known by its xid and a hash of its whole message; the connection it came over says
+//! nothing (addresses and ports change). While it runs, a copy of it only moves the place where
+//! the reply goes. Afterwards a copy gets the reply again. Replies of calls that changed something
+//! are also stored, in the flush that carries the change, so that they outlive this process.
+
+use std::collections::{HashMap, VecDeque};
+
+use bytes::Bytes;
+
+use crate::connection::CallGuard;
+
+/// Replies kept per session. A client has at most a few hundred calls outstanding when its
+/// connection breaks; it forgets a call as soon as its reply arrives.
+const REPLIES_MAX: usize = 1024;
+
+/// Bytes of a WRITE that are hashed: enough for its header and the start of its data.
+const HASHED_BYTES_MAX: usize = 1024;
+
+/// What a call is known by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct CallKey {
+    pub(crate) xid: u32,
+    pub(crate) hash: [u8; 16],
+}
+
+impl CallKey {
+    /// The key of the call in `record`.
+    pub(crate) fn of(xid: u32, record: &Bytes) -> Self {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&record.len().to_be_bytes());
+        hasher.update(record.get(..HASHED_BYTES_MAX).unwrap_or(record));
+        let mut hash = [0; 16];
+        hasher.finalize_xof().fill(&mut hash);
+        Self { xid, hash }
+    }
+}
+
+#[derive(Debug)]
+enum Known {
+    /// It runs; its reply goes here.
+    Running(CallGuard),
+    /// It ran. The result part of its reply, and whether that is in the store.
+    Done {
+        result: Bytes,
+        /// It is in the store.
+        stored: bool,
+        /// It came from the store: an owner before this one ran the call.
+        loaded: bool,
+    },
+}
+
+/// What to do with a call that has arrived.
+#[derive(Debug)]
+pub(crate) enum Arrival {
+    /// Run it.
+    New,
+    /// It runs already; this copy's connection gets the reply.
+    Running,
+    /// It ran; this is its result.
+    Done {
+        result: Bytes,
+        loaded: bool,
+        /// Still counts the copy as in flight.
+        _guard: CallGuard,
+    },
+}
+
+/// Calls of one session.
+#[derive(Debug, Default)]
+pub(crate) struct Calls {
+    known: HashMap<CallKey, Known>,
+    /// Done calls, oldest first.
+    order: VecDeque<CallKey>,
+    /// Stored replies to remove from the store with the next flush.
+    forgotten: Vec<(u32, [u8; 16])>,
+}
+
+impl Calls {
+    /// The calls whose replies were stored, oldest first.
+    pub(crate) fn from_stored(replies: Vec<(u32, [u8; 16], Bytes)>) -> Self {
+        let mut calls = Self::default();
+        for (xid, hash, result) in replies {
+            calls.remember(
+                CallKey { xid, hash },
+                Known::Done {
+                    result,
+                    stored: true,
+                    loaded: true,
+                },
+            );
+        }
+        calls
+    }
+
+    /// Takes note of a call; `guard` is where its reply goes.
+    pub(crate) fn arrive(&mut self, key: CallKey, guard: CallGuard) -> Arrival {
+        match self.known.get_mut(&key) {
+            None => {
+                self.known.insert(key, Known::Running(guard));
+                Arrival::New
+            }
+            Some(Known::Running(waiting)) => {
+                // The newest connection is the one that the client listens on.
+                *waiting = guard;
+                Arrival::Running
+            }
+            Some(Known::Done { result, loaded, .. }) => Arrival::Done {
+                result: result.clone(),
+                loaded: *loaded,
+                _guard: guard,
+            },
+        }
+    }
+
+    /// Takes note of a call's result; returns where its reply goes.
+    pub(crate) fn finish(
+        &mut self,
+        key: CallKey,
+        result: Bytes,
+        stored: bool,
+    ) -> Option<CallGuard> {
+        let before = self.known.remove(&key);
+        self.remember(
+            key,
+            Known::Done {
+                result,
+                stored,
+                loaded: false,
+            },
+        );
+        match before {
+            Some(Known::Running(guard)) => Some(guard),
+            _ => None,
+        }
+    }
+
+    /// Forgets a running call that gets no reply.
+    pub(crate) fn abandon(&mut self, key: CallKey) -> Option<CallGuard> {
+        match self.known.remove(&key) {
+            Some(Known::Running(guard)) => Some(guard),
+            Some(done) => {
+                self.known.insert(key, done);
+                None
+            }
+            None => None,
+        }
+    }
+
+    /// Where the replies of all running calls would go.
+    pub(crate) fn abandon_all(&mut self) -> Vec<CallGuard> {
+        let running = |(_, known)| match known {
+            Known::Running(guard) => Some(guard),
+            Known::Done { .. } => None,
+        };
+        self.order.clear();
+        self.known.drain().filter_map(running).collect()
+    }
+
+    /// Whether no call runs.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.known.len() == self.order.len()
+    }
+
+    /// Stored replies that the next flush removes.
+    pub(crate) fn take_forgotten(&mut self) -> Vec<(u32, [u8; 16])> {
+        std::mem::take(&mut self.forgotten)
+    }
+
+    fn remember(&mut self, key: CallKey, done: Known) {
+        self.known.insert(key, done);
+        self.order.push_back(key);
+        while self.order.len() > REPLIES_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            if let Some(Known::Done { stored: true, .. }) = self.known.remove(&oldest) {
+                self.forgotten.push((oldest.xid, oldest.hash));
+            }
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! Calls that memory cannot answer: what they miss is fetched, and they run again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::Timestamp;
+use bytes::Bytes;
+use chunkstore::ChunkError;
+use metadata::image::{Image, InodeNumbers, Piece};
+use metadata::ops::Read;
+use metadata::session::load;
+use metadata::stat::Stat;
+use metadata::{FsError, Miss, OpError, OpResult};
+
+use super::{Attempt, Recipient, Request, Session, StableWrite, failure, writeback};
+use crate::gateway::decode_request;
+use crate::procedures::stable_reply;
+
+/// Loads for one call, at most: far more than the largest file or directory needs.
+const LOADS_MAX: u32 = 1_000_000;
+
+/// How long a call waits for a store that fails, before the connection is closed so that the
+/// client asks again.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Pause between tries at a store that fails.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Why a call has to run again, or be finished elsewhere.
+#[derive(Debug)]
+pub(crate) enum Retry {
+    /// Load these parts of the image.
+    Load(Vec<Miss>),
+    /// Fetch the data of this READ; its reply waits for this change.
+    Fetch(Read, u64),
+    /// Store the data of this WRITE or COMMIT.
+    Store(StableWrite),
+    /// Let a flush go first.
+    Flush,
+}
+
+/// Why a call ends without a result of its own.
+enum Stop {
+    /// With this error.
+    Fail(FsError),
+    /// With no reply: the connection is closed and the client asks again.
+    HangUp,
+}
+
+impl Session {
+    /// Takes a call that memory could not answer to a task of its own.
+    pub(super) fn go_slow(self: &Arc<Self>, record: Bytes, retry: Retry, to: Recipient) {
+        let session = Arc::clone(self);
+        self.shared
+            .tasks
+            .spawn(async move { session.run_slow(record, retry, to).await });
+    }
+
+    /// Starts a call anew whose session is no longer held in memory: whoever owns it now serves it.
+    pub(super) fn go_elsewhere(self: &Arc<Self>, record: Bytes, to: Recipient) {
+        self.shared.forget(self);
+        let guard = match to {
+            Recipient::Direct(guard) => Some(guard),
+            Recipient::Table { key, .. } => self.state.lock().calls.abandon(key),
+        };
+        if let Some(guard) = guard {
+            self.shared.dispatch_again(record, guard);
+        }
+    }
+
+    async fn run_slow(self: Arc<Self>, record: Bytes, mut retry: Retry, mut to: Recipient) {
+        let Some(decoded) = decode_request(&record, &self.shared) else {
+            return self.hang_up(to);
+        };
+        let request = decoded.request();
+        for _ in 0..LOADS_MAX {
+            let attempt = match retry {
+                Retry::Load(misses) => match self.load_all(&misses).await {
+                    Ok(()) => self.attempt(&request, to),
+                    Err(stop) => return self.stop(&request, &stop, to),
+                },
+                Retry::Flush => {
+                    self.wait_for_flush().await;
+                    self.attempt(&request, to)
+                }
+                Retry::Fetch(read, after) => match self.fetch(&read.pieces).await {
+                    Ok(payload) => self.answer_read(request.call.xid, &read, payload, after, to),
+                    Err(stop) => return self.stop(&request, &stop, to),
+                },
+                Retry::Store(stable) => match self.store_until(&stable).await {
+                    Ok(stat) => self.answer_stable(&request, &stable, &stat, to),
+                    Err(stop) => return self.stop(&request, &stop, to),
+                },
+            };
+            match attempt {
+                Attempt::Reply(reply, to) => return self.deliver(reply, to),
+                Attempt::Parked => return,
+                Attempt::Lost(to) => return self.go_elsewhere(record.clone(), to),
+                Attempt::Retry(again, back) => {
+                    retry = again;
+                    to = back;
+                }
+            }
+        }
+        tracing::error!(session = %self.view.session, "a call needs more loads than anything should");
+        self.hang_up(to);
+    }
+
+    /// Runs a reading operation, loading what it misses. `None` if the store fails for long.
+    pub(crate) async fn peek_with<T>(
+        self: &Arc<Self>,
+        operation: impl Fn(&mut Image, Timestamp) -> OpResult<T>,
+    ) -> Option<OpResult<T>> {
+        for _ in 0..LOADS_MAX {
+            let now = self.shared.clock.wall();
+            let (result, _) = self.state.lock().image.run(|image| operation(image, now));
+            match result {
+                Err(OpError::Miss(miss)) => match self.load_all(&[miss]).await {
+                    Ok(()) => {}
+                    Err(Stop::Fail(error)) => return Some(Err(error.into())),
+                    Err(Stop::HangUp) => return None,
+                },
+                result => return Some(result),
+            }
+        }
+        None
+    }
+
+    fn stop(&self, request: &Request<'_>, stop: &Stop, to: Recipient) {
+        match stop {
+            Stop::Fail(error) => self.deliver(failure(self, request, *error), to),
+            Stop::HangUp => self.hang_up(to),
+        }
+    }
+
+    pub(super) async fn wait_for_flush(self: &Arc<Self>) {
+        let flushed = self.flushed.notified();
+        {
+            let mut state = self.state.lock();
+            if state.lost || state.image.pending_bytes() <= super::PENDING_BYTES_MAX {
+                return;
+            }
+            self.kick_flush(&mut state);
+        }
+        flushed.await;
+    }
+
+    async fn load_all(self: &Arc<Self>, misses: &[Miss]) -> Result<(), Stop> {
+        for miss in misses {
+            let began = self.shared.clock.monotonic();
+            while let Err(error) = self.load_one(*miss).await {
+                let stop = match error {
+                    LoadFailure::Corrupt(error) => {
+                        tracing::error!(session = %self.view.session, ?miss, error, "stored data is damaged");
+                        self.shared.counters.corrupt.count();
+                        return Err(Stop::Fail(FsError::Corrupt));
+                    }
+                    LoadFailure::NoSpace => return Err(Stop::Fail(FsError::NoSpace)),
+                    LoadFailure::Unavailable => Stop::HangUp,
+                };
+                if self.shared.clock.monotonic().saturating_sub(began) > PATIENCE {
+                    return Err(stop);
+                }
+                self.shared.clock.sleep(PAUSE).await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn load_one(self: &Arc<Self>, miss: Miss) -> Result<(), LoadFailure> {
+        self.shared.counters.loads.count();
+        if miss == Miss::InodeNumbers {
+            let numbers = self.more_numbers().await?;
+            self.state.lock().image.add_numbers(numbers);
+            return Ok(());
+        }
+        loop {
+            let evictions = self.state.lock().image.evictions();
+            let loaded = load(self.shared.kv.as_ref(), &self.layers, miss).await?;
+            let mut state = self.state.lock();
+            // What was read may be older than a cell that was evicted meanwhile.
+            if state.image.evictions() == evictions {
+                if let Some(loaded) = loaded {
+                    loaded.install(&mut state.image);
+                }
+                return Ok(());
+            }
+        }
+    }
+
+    async fn more_numbers(&self) -> Result<InodeNumbers, LoadFailure> {
+        let allocated = self
+            .shared
+            .store
+            .allocate_inodes(self.record.workspace)
+            .await;
+        allocated.map_err(|error| {
+            tracing::warn!(session = %self.view.session, %error, "no inode numbers");
+            LoadFailure::Unavailable
+        })
+    }
+
+    /// Fetches the chunks among `pieces`.
+    async fn fetch(&self, pieces: &[Piece]) -> Result<crate::wire::reply::Payload, Stop> {
+        let mut fetched = std::collections::HashMap::new();
+        let began = self.shared.clock.monotonic();
+        for piece in pieces {
+            let Piece::Chunk { id, .. } = piece else {
+                continue;
+            };
+            while !fetched.contains_key(id) {
+                match self.shared.chunks.get(self.domain, *id).await {
+                    Ok(content) => {
+                        fetched.insert(*id, content);
+                    }
+                    Err(error @ (ChunkError::NotFound(_) | ChunkError::Corrupt(_))) => {
+                        tracing::error!(session = %self.view.session, %error, "file data is damaged");
+                        self.shared.counters.corrupt.count();
+                        return Err(Stop::Fail(FsError::Corrupt));
+                    }
+                    Err(error) => {
+                        if self.shared.clock.monotonic().saturating_sub(began) > PATIENCE {
+                            tracing::warn!(session = %self.view.session, %error, "read failed");
+                            return Err(Stop::HangUp);
+                        }
+                        self.shared.clock.sleep(PAUSE).await;
+                    }
+                }
+            }
+        }
+        writeback::payload(pieces, |id| fetched.get(&id).cloned()).map_err(|_| Stop::HangUp)
+    }
+
+    /// Stores a file's data until all of the write or commit is in the block map.
+    async fn store_until(self: &Arc<Self>, stable: &StableWrite) -> Result<Stat, Stop> {
+        let began = self.shared.clock.monotonic();
+        loop {
+            self.wait_for_flush().await;
+            let written = self.written.notified();
+            let job = {
+                let mut state = self.state.lock();
+                if state.lost {
+                    return Err(Stop::HangUp);
+                }
+                if !state.image.has_unwritten_until(stable.inode, stable.until) {
+                    return state
+                        .image
+                        .peek(stable.inode)
+                        .ok_or(Stop::Fail(FsError::Stale));
+                }
+                self.next_job(&mut state, stable.inode)
+            };
+            let result = match job {
+                Some(job) => self.write_back(job).await,
+                None => {
+                    written.await;
+                    Ok(())
+                }
+            };
+            match result {
+                Ok(()) => {}
+                Err(ChunkError::NoSpace) => return Err(Stop::Fail(FsError::NoSpace)),
+                Err(ChunkError::NotFound(_) | ChunkError::Corrupt(_)) => {
+                    return Err(Stop::Fail(FsError::Corrupt));
+                }
+                Err(ChunkError::TooLarge(_) | ChunkError::Unavailable(_)) => {
+                    if self.shared.clock.monotonic().saturating_sub(began) > PATIENCE {
+                        return Err(Stop::HangUp);
+                    }
+                    self.shared.clock.sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+
+    fn answer_stable(
+        self: &Arc<Self>,
+        request: &Request<'_>,
+        stable: &StableWrite,
+        stat: &Stat,
+        to: Recipient,
+    ) -> Attempt {
+        let mut state = self.state.lock();
+        if state.lost {
+            return Attempt::Lost(to);
+        }
+        let mut view = self.view(request.flags);
+        view.verifier = self.verifier(&state);
+        let (after, ran) = state
+            .image
+            .run(|image| metadata::ops::getattr(image, stable.inode).ok());
+        let stat = after.unwrap_or(*stat);
+        let reply = stable_reply(request.call.xid, &view, stable, &stat);
+        self.answer(&mut state, reply, to, ran)
+    }
+}
+
+/// Why a load failed.
+enum LoadFailure {
+    Corrupt(String),
+    NoSpace,
+    Unavailable,
+}
+
+impl From<metadata::layers::ImageError> for LoadFailure {
+    fn from(error: metadata::layers::ImageError) -> Self {
+        use metadata::kv::KvError;
+        use metadata::layers::ImageError;
+        match error {
+            ImageError::Kv(KvError::Corrupt(why)) => Self::Corrupt(why),
+            ImageError::Kv(KvError::NoSpace) => Self::NoSpace,
+            ImageError::Kv(_) => Self::Unavailable,
+            ImageError::Record(error) => Self::Corrupt(error.to_string()),
+            ImageError::Key(error) => Self::Corrupt(error.to_string()),
+        }
+    }
+}

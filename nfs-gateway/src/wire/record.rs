@@ -1,0 +1,182 @@
+//! Record marking (RFC 5531, section 11): records in a stream of bytes.
+//!
+//! A record comes in fragments, each behind a mark with its length. Nearly every record has one
+//! fragment; it is handed out as a piece of the receive buffer, without copying. Memory follows
+//! what has arrived: a claimed length only ever reserves room once a good part of a buffer of
+//! data has really come, and a length above the limit ends the connection.
+
+use base::limits;
+use bytes::buf::Limit;
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+
+/// What an idle connection holds, and what a read takes while records are small, in bytes.
+pub const RECEIVE_BYTES_IDLE: usize = 16 * 1024;
+
+/// What the first read takes while records are big, in bytes: enough to see the next record's
+/// mark, and little to copy when the room for the record is made.
+const RECEIVE_BYTES_PROBE: usize = 512;
+
+/// Most fragments of one record. Linux sends one, others fragments of some kilobytes.
+const FRAGMENTS_MAX: u32 = 1024;
+
+/// A record mark, in bytes.
+const MARK_BYTES: usize = 4;
+
+/// Set in the mark of a record's last fragment.
+const LAST_FRAGMENT: u32 = 0x8000_0000;
+
+const _: () = assert!(RECEIVE_BYTES_IDLE < limits::RECORD_BYTES_MAX);
+const _: () = assert!(RECEIVE_BYTES_PROBE < RECEIVE_BYTES_IDLE);
+
+/// Why a stream of bytes cannot be read on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    /// The record is, or claims to become, longer than allowed.
+    #[error("a record is longer than {} bytes", limits::RECORD_BYTES_MAX)]
+    TooLong,
+    /// The record comes in too many fragments.
+    #[error("a record has more than {FRAGMENTS_MAX} fragments")]
+    TooManyFragments,
+}
+
+/// Finds the records in the bytes of one connection.
+#[derive(Debug, Default)]
+pub struct RecordReader {
+    /// What was received and not yet looked at.
+    buffer: BytesMut,
+    /// Earlier fragments of the record, once it turned out to have more than one.
+    joined: BytesMut,
+    /// Fragments of the record so far.
+    fragments: u32,
+    /// The fragment that is being copied to `joined`.
+    copying: Option<Fragment>,
+    /// Whether the record before was big, so that the next one probably is.
+    big: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Fragment {
+    missing: usize,
+    last: bool,
+}
+
+impl RecordReader {
+    /// A reader at the start of a stream.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Room for the next bytes of the stream. Whatever is put there is the stream's continuation.
+    pub fn room(&mut self) -> Limit<&mut BytesMut> {
+        let wanted = self.wanted();
+        self.buffer.reserve(wanted);
+        (&mut self.buffer).limit(wanted)
+    }
+
+    /// How many bytes the next read should take.
+    fn wanted(&self) -> usize {
+        let have = self.buffer.len();
+        let Some((length, _)) = self.mark().filter(|_| self.copying.is_none()) else {
+            return if self.big && have == 0 {
+                RECEIVE_BYTES_PROBE
+            } else {
+                RECEIVE_BYTES_IDLE
+            };
+        };
+        let missing = (MARK_BYTES + length).saturating_sub(have);
+        let believed = have >= RECEIVE_BYTES_IDLE || self.big;
+        if missing > RECEIVE_BYTES_IDLE && believed && length <= limits::RECORD_BYTES_MAX {
+            // Exactly this record, so that the next one starts in a buffer of its own.
+            missing
+        } else {
+            let little = missing.clamp(RECEIVE_BYTES_PROBE, RECEIVE_BYTES_IDLE);
+            RECEIVE_BYTES_IDLE.saturating_sub(have).max(little)
+        }
+    }
+
+    /// Takes the next whole record, if it has arrived.
+    ///
+    /// # Errors
+    ///
+    /// If the stream cannot be read on: the connection has to be closed.
+    pub fn take(&mut self) -> Result<Option<Bytes>, RecordError> {
+        loop {
+            if let Some(fragment) = self.copying {
+                if !self.copy(fragment) {
+                    return Ok(None);
+                }
+                if fragment.last {
+                    return Ok(Some(self.take_joined()));
+                }
+            }
+            let Some((length, last)) = self.mark() else {
+                return Ok(None);
+            };
+            if self.joined.len() + length > limits::RECORD_BYTES_MAX {
+                return Err(RecordError::TooLong);
+            }
+            if self.fragments >= FRAGMENTS_MAX {
+                return Err(RecordError::TooManyFragments);
+            }
+            let whole = last && self.fragments == 0;
+            if whole && self.buffer.len() < MARK_BYTES + length {
+                return Ok(None);
+            }
+            self.buffer.advance(MARK_BYTES);
+            if whole {
+                self.big = length > RECEIVE_BYTES_IDLE;
+                return Ok(Some(self.buffer.split_to(length).freeze()));
+            }
+            self.fragments += 1;
+            let missing = length;
+            self.copying = Some(Fragment { missing, last });
+        }
+    }
+
+    /// Whether a record has begun and not ended.
+    #[must_use]
+    pub fn is_inside_record(&self) -> bool {
+        !self.buffer.is_empty() || self.fragments > 0
+    }
+
+    /// Gives the receive buffer back while nothing is in it.
+    pub fn release_idle(&mut self) {
+        if !self.is_inside_record() {
+            *self = Self::new();
+        }
+    }
+
+    /// Bytes of memory held for receiving.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        self.buffer.capacity() + self.joined.capacity()
+    }
+
+    fn mark(&self) -> Option<(usize, bool)> {
+        let mark = u32::from_be_bytes(*self.buffer.first_chunk()?);
+        let length = usize::try_from(mark & !LAST_FRAGMENT).ok()?;
+        Some((length, mark & LAST_FRAGMENT != 0))
+    }
+
+    /// Moves what has arrived of `fragment`; says whether that was all of it.
+    fn copy(&mut self, fragment: Fragment) -> bool {
+        let arrived = fragment.missing.min(self.buffer.len());
+        self.joined
+            .extend_from_slice(&self.buffer.split_to(arrived));
+        let missing = fragment.missing - arrived;
+        self.copying = (missing > 0).then_some(Fragment {
+            missing,
+            ..fragment
+        });
+        missing == 0
+    }
+
+    fn take_joined(&mut self) -> Bytes {
+        self.fragments = 0;
+        std::mem::take(&mut self.joined).freeze()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,218 @@
+//! The kernel tier: real workloads through the Linux kernel's NFS client.
+//!
+//! Each test is one `tests/kernel/run WORKLOAD`, in a size for every change. The runner boots User
+//! Mode Linux beside the server under test (`HOLDFAST_BIN`, else `target/release/holdfast`), mounts
+//! it and runs the workload in the guest. Without User Mode Linux, root or the binary a test fails
+//! and says what to install: it never passes empty. `KERNEL_RUN_OPTIONS="--peer knfsd"` runs the
+//! same against Linux's own server, to compare. `tests/kernel/README.md` has the long runs.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// Options and seconds of a workload's run.
+struct Run {
+    workload: &'static str,
+    args: &'static [&'static str],
+    options: &'static [&'static str],
+    seconds: u32,
+}
+
+/// A run that ends well with room to spare ends within this many seconds.
+const USUAL_SECONDS: u32 = 300;
+
+impl Run {
+    fn of(workload: &'static str, args: &'static [&'static str]) -> Self {
+        Self {
+            workload,
+            args,
+            options: &[],
+            seconds: USUAL_SECONDS,
+        }
+    }
+
+    fn options(self, options: &'static [&'static str]) -> Self {
+        Self { options, ..self }
+    }
+
+    fn seconds(self, seconds: u32) -> Self {
+        Self { seconds, ..self }
+    }
+
+    /// Runs it and fails with all that the guest and the runner said.
+    fn passes(self) {
+        let root = root();
+        let _one_guest_at_a_time = guest_lock();
+        let output = self
+            .command(&root)
+            .output()
+            .expect("tests/kernel/run can be started");
+        assert!(
+            output.status.success(),
+            "{} {:?} ended with {:?}\n{}",
+            self.workload,
+            self.args,
+            output.status.code(),
+            said(&output),
+        );
+    }
+
+    fn command(&self, root: &Path) -> Command {
+        let binary = std::env::var_os("HOLDFAST_BIN")
+            .map_or_else(|| root.join("target/release/holdfast"), PathBuf::from);
+        let mut command = Command::new(root.join("tests/kernel/run"));
+        command
+            .arg("--bin")
+            .arg(binary)
+            .args(["--timeout", &self.seconds.to_string()])
+            .args(self.options)
+            .args(
+                std::env::var("KERNEL_RUN_OPTIONS")
+                    .unwrap_or_default()
+                    .split_whitespace(),
+            )
+            .arg(self.workload)
+            .args(self.args)
+            .current_dir(root);
+        command
+    }
+}
+
+/// The workspace's directory.
+fn root() -> PathBuf {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
+    tests
+        .parent()
+        .expect("the package is in the workspace")
+        .to_owned()
+}
+
+/// Every guest is pinned to the same CPU and is timed, so tests wait for one another, also when the
+/// test runner gives each a process of its own.
+fn guest_lock() -> File {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernel-guest.lock");
+    let file = File::create(path).expect("a lock file in the target directory");
+    file.lock().expect("the lock file can be locked");
+    file
+}
+
+fn said(output: &Output) -> String {
+    let out = String::from_utf8_lossy(&output.stdout);
+    let err = String::from_utf8_lossy(&output.stderr);
+    format!("{out}\n{err}")
+}
+
+#[test]
+fn pjdfstest() {
+    Run::of("pjdfstest", &[]).passes();
+}
+
+#[test]
+fn fsx() {
+    Run::of("fsx", &["20000"]).passes();
+}
+
+/// Small transfers cut every read and write into many calls.
+#[test]
+fn fsx_in_small_transfers() {
+    Run::of("fsx", &["4000", "11"])
+        .options(&["--more-opts", "rsize=4096,wsize=4096"])
+        .passes();
+}
+
+/// A session that others write to as well is mounted with short attribute caching.
+#[test]
+fn fsx_with_short_attribute_caching() {
+    Run::of("fsx", &["4000", "21"])
+        .options(&["--more-opts", "actimeo=1,cto"])
+        .passes();
+}
+
+#[test]
+fn git() {
+    Run::of("git", &["1500"]).passes();
+}
+
+#[test]
+fn sqlite() {
+    Run::of("sqlite", &["3000"]).passes();
+}
+
+#[test]
+fn tar() {
+    Run::of("tar", &["600"]).passes();
+}
+
+#[test]
+fn build() {
+    Run::of("build", &["12"]).passes();
+}
+
+#[test]
+fn npm_tree() {
+    Run::of("npm-tree", &["4000"]).passes();
+}
+
+#[test]
+fn big_directory() {
+    Run::of("bigdir", &["10000"]).passes();
+}
+
+#[test]
+fn removal_while_listing() {
+    Run::of("rm-while-list", &["3000"]).passes();
+}
+
+#[test]
+fn two_appenders() {
+    Run::of("append2", &["3000"]).passes();
+}
+
+#[test]
+fn directory_storm() {
+    Run::of("dirstorm", &["300"]).passes();
+}
+
+#[test]
+fn sparse_files() {
+    Run::of("sparse", &[]).passes();
+}
+
+#[test]
+fn errors() {
+    Run::of("errors", &[]).passes();
+}
+
+#[test]
+fn mount_time() {
+    Run::of("mount-time", &["20"]).passes();
+}
+
+#[test]
+fn restart_under_the_mount() {
+    Run::of("restart", &[]).passes();
+}
+
+#[test]
+fn chaos() {
+    Run::of("chaos", &["2"]).passes();
+}
+
+#[test]
+fn chaos_while_the_server_is_killed() {
+    Run::of("chaos", &[])
+        .options(&["--kill-every", "3,7", "--rounds", "8"])
+        .seconds(2 * USUAL_SECONDS)
+        .passes();
+}
+
+/// A run without its requirements is a failure that says what to do.
+#[test]
+fn without_the_server_binary_a_run_fails() {
+    let output = Command::new(root().join("tests/kernel/run"))
+        .args(["--bin", "/nonexistent/holdfast", "errors"])
+        .output()
+        .expect("tests/kernel/run can be started");
+    assert_eq!(output.status.code(), Some(125), "{}", said(&output));
+    assert!(said(&output).contains("rig: "), "{}", said(&output));
+}
