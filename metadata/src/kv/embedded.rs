@@ -33,7 +33,7 @@ use super::core::{CommitRequest, CoreTransaction, Store, Versions};
 use super::{Committed, Kv, KvError, KvFuture, Transaction, Version};
 
 #[cfg(any(test, feature = "testing"))]
-pub use self::file::DiskFaults;
+pub use self::file::{DiskChange, DiskFaults};
 
 /// Disk space kept back from callers unless configured, in bytes: enough to delete and to finish
 /// what was begun when the disk is full.

@@ -22,7 +22,7 @@ use super::{EmbeddedOptions, OpenError, space};
 mod disk;
 
 #[cfg(any(test, feature = "testing"))]
-pub use self::disk::DiskFaults;
+pub use self::disk::{DiskChange, DiskFaults};
 
 /// All keys.
 const DATA: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("data");

@@ -1,5 +1,7 @@
 //! The suite on the store in a file, and what only a file can show.
 
+mod power;
+
 use base::{ManualClock, SystemClock, Timestamp};
 use bytes::Bytes;
 use futures_util::future::join_all;
