@@ -59,10 +59,10 @@ async fn get(kv: &dyn Kv, key: &[u8]) -> Result<Option<Bytes>, KvError> {
     kv.begin().get(key, Isolation::Serializable).await
 }
 
-/// Reads once the store answers again.
+/// Reads once the store answers again. A sync may take seconds on a busy machine.
 async fn settled(kv: &dyn Kv, key: &[u8]) -> Option<Bytes> {
     let clock = SystemClock::new();
-    for _ in 0..500 {
+    for _ in 0..6000 {
         match get(kv, key).await {
             Ok(value) => return value,
             Err(KvError::Unavailable(_) | KvError::NoSpace) => {}
@@ -271,6 +271,9 @@ async fn commit_on_failing_device(
     let ground = Ground::new();
     let kv = ground.open();
     set(&kv, b"before", b"1").await.unwrap();
+    let mut held = kv.begin();
+    assert_eq!(held.get(b"x\0", Isolation::Serializable).await, Ok(None));
+    held.set(b"held", b"");
     ground.faults.fail_changes(after, count, errno);
     // Large enough for the file to grow.
     let mut transaction = kv.begin();
@@ -293,6 +296,12 @@ async fn commit_on_failing_device(
         Ok(()) => assert_eq!(stored, KEYS, "{told}"),
         Err(KvError::OutcomeUnknown) => assert!([0, KEYS].contains(&stored), "{told}: {stored}"),
         Err(_) => assert_eq!(stored, 0, "{told}"),
+    }
+    // A write that was made conflicts, also if nobody knew for a while.
+    match held.commit().await {
+        Ok(_) => assert_eq!(stored, 0, "{told}"),
+        Err(KvError::Conflict) => assert_eq!(stored, KEYS, "{told}"),
+        Err(error) => assert_eq!(error, KvError::VersionTooOld, "{told}"),
     }
     set(&kv, b"after", b"1").await.unwrap();
     kv.close();
