@@ -4,6 +4,13 @@
 //! Whatever is read is verified against its name. Content is compressed with zstd where that
 //! helps.
 
+pub mod cached;
+mod chunk;
+#[cfg(any(test, feature = "testing"))]
+pub mod conformance;
+pub mod local;
+pub mod memory;
+
 use std::fmt::Debug;
 use std::pin::Pin;
 
