@@ -539,12 +539,12 @@ fn scan(
                 break;
             }
             None => {
-                tracing::error!(
-                    pack = number,
-                    offset,
-                    "pack is damaged; what follows is not indexed"
-                );
-                break;
+                let next = next_record(&file, offset + 1, length);
+                tracing::error!(pack = number, offset, ?next, "pack is damaged: a chunk is lost");
+                match next {
+                    Some(next) => offset = next,
+                    None => break,
+                }
             }
         }
     }
