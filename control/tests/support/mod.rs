@@ -1,5 +1,5 @@
 //! Runs the built binary, as people do.
-#![allow(dead_code, missing_docs, unreachable_pub)] // Shared by several test binaries.
+#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)] // Shared by several test binaries.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -72,7 +72,7 @@ impl Server {
     }
 
     pub fn text(&self, field: &str) -> String {
-        self.ready[field].as_str().unwrap().to_owned()
+        self.ready.get(field).unwrap().as_str().unwrap().to_owned()
     }
 
     pub fn kill(mut self) {
