@@ -205,15 +205,15 @@ impl Image {
         let (first, last) = (offset / size, (end - 1) / size);
         // The first block that is not loaded, so that a wide range is loaded part by part.
         let loaded = &self.file_data(inode)?.loaded;
-        let gap = loaded.end_of(first).map_or(first, |end| end.saturating_add(1));
+        let gap = loaded
+            .end_of(first)
+            .map_or(first, |end| end.saturating_add(1));
         if gap > last || loaded.covers(first, last) {
             return Ok(());
         }
         let clamp = |block: u64| u32::try_from(block).unwrap_or(u32::MAX);
         let (first, last) = (clamp(gap), clamp(last));
         Err(Miss::Blocks { inode, first, last }.into())
-    }
-        .into())
     }
 
     /// Allocated bytes that a write to `offset..end` adds at most.

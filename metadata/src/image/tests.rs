@@ -14,8 +14,17 @@ fn image() -> Image {
         inodes_max: 1000,
         read_only: false,
     };
-    let numbers = InodeNumbers { next: 100, end: 200 };
-    let mut image = Image::new(config, Totals { usage: Usage::default(), numbers });
+    let numbers = InodeNumbers {
+        next: 100,
+        end: 200,
+    };
+    let mut image = Image::new(
+        config,
+        Totals {
+            usage: Usage::default(),
+            numbers,
+        },
+    );
     let time = Timestamp::new(1, 0);
     let stat = Stat {
         inode: InodeId::ROOT,
@@ -31,14 +40,23 @@ fn image() -> Image {
         mtime: time,
         ctime: time,
     };
-    let root = InodeRecord { stat, entries: 0, link: None, verifier: None, inline: None };
+    let root = InodeRecord {
+        stat,
+        entries: 0,
+        link: None,
+        verifier: None,
+        inline: None,
+    };
     image.install_inode(InodeId::ROOT, Some(root));
     image
 }
 
 fn file(image: &mut Image) -> InodeId {
     let caller = Caller::root();
-    let cx = Context { caller: &caller, now: Timestamp::new(2, 0) };
+    let cx = Context {
+        caller: &caller,
+        now: Timestamp::new(2, 0),
+    };
     let how = How::Guarded(SetAttrs::default());
     let (created, _) = image.run(|image| ops::create(image, cx, InodeId::ROOT, b"f", how));
     created.unwrap().object.inode
@@ -46,9 +64,15 @@ fn file(image: &mut Image) -> InodeId {
 
 fn write(image: &mut Image, inode: InodeId, offset: u64, length: usize) {
     let caller = Caller::root();
-    let cx = Context { caller: &caller, now: Timestamp::new(3, 0) };
+    let cx = Context {
+        caller: &caller,
+        now: Timestamp::new(3, 0),
+    };
     let data = Bytes::from(vec![7; length]);
-    image.run(|image| ops::write(image, cx, inode, offset, &data)).0.unwrap();
+    image
+        .run(|image| ops::write(image, cx, inode, offset, &data))
+        .0
+        .unwrap();
 }
 
 /// A COMMIT waits for what was written before it, and not for what comes after.
@@ -66,7 +90,10 @@ fn writes_are_unwritten_until_settled_or_stored() {
     let job = image.begin_write(inode, usize::MAX).unwrap();
     write(&mut image, inode, 0, 4);
     assert!(image.has_unwritten_until(inode, second));
-    let stored = job.blocks.into_iter().map(|job| (job.index, job.base.absorb(&job.over).unwrap()));
+    let stored = job
+        .blocks
+        .into_iter()
+        .map(|job| (job.index, job.base.absorb(&job.over).unwrap()));
     let stored = stored.collect();
     image.run(|image| image.finish_write(inode, stored));
     assert!(!image.has_unwritten_until(inode, second));
@@ -78,12 +105,30 @@ fn writes_are_unwritten_until_settled_or_stored() {
 fn a_miss_of_blocks_names_the_first_gap() {
     let mut image = image();
     let inode = InodeId::new(50);
-    let stat = Stat { inode, kind: FileKind::File, size: 4096 * 100, ..image.peek(InodeId::ROOT).unwrap() };
+    let stat = Stat {
+        inode,
+        kind: FileKind::File,
+        size: 4096 * 100,
+        ..image.peek(InodeId::ROOT).unwrap()
+    };
     let link = Some((InodeId::ROOT, base::Name::new(b"g").unwrap()));
-    let record = InodeRecord { stat, entries: 0, link, verifier: None, inline: None };
+    let record = InodeRecord {
+        stat,
+        entries: 0,
+        link,
+        verifier: None,
+        inline: None,
+    };
     image.install_inode(inode, Some(record));
     let miss = |image: &mut Image| image.require_blocks(inode, 0, 4096 * 100);
-    let blocks = |first| Err(Miss::Blocks { inode, first, last: 99 }.into());
+    let blocks = |first| {
+        Err(Miss::Blocks {
+            inode,
+            first,
+            last: 99,
+        }
+        .into())
+    };
     assert_eq!(miss(&mut image), blocks(0));
     image.install_blocks(inode, 0, 9, Vec::new());
     assert_eq!(miss(&mut image), blocks(10));
