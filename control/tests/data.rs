@@ -11,7 +11,7 @@ use metadata::keyspace;
 use metadata::kv::Kv;
 use metadata::kv::embedded::{EmbeddedKv, EmbeddedOptions};
 use metadata::record::workspace::FormatRecord;
-use support::{ANY_PORTS, Server, fails};
+use support::{ANY_PORTS, Server, fails, json, run};
 
 /// A data directory that a server has used and left.
 fn used() -> tempfile::TempDir {
@@ -82,4 +82,43 @@ fn a_foreign_pack_is_named() {
         .unwrap();
     std::fs::write(&pack, vec![7; 10_000]).unwrap();
     up_fails(root.path(), &["not a pack of this release", "backup"]);
+}
+
+#[test]
+fn a_check_says_whether_data_is_good() {
+    let root = used();
+    let report = json(&["check"], root.path());
+    assert_eq!(report["clean"], true);
+    assert_eq!(report["counts"]["sessions"], 1);
+    set(root.path(), b"zzz".to_vec(), vec![]);
+    let output = run(&["check", "--metadata-only"], root.path());
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stdout);
+    for part in ["key zzz", "what to do: ", "1 problem: "] {
+        assert!(said.contains(part), "{said}");
+    }
+    set(root.path(), keyspace::handle_keys(), vec![1, 2, 3]);
+    let output = run(&["--json", "check"], root.path());
+    assert_eq!(output.status.code(), Some(1));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["problems_total"], 2);
+    assert_eq!(report["problems"][0]["place"], "handle keys");
+}
+
+#[test]
+fn a_check_needs_a_directory_that_nobody_uses() {
+    let root = tempfile::tempdir().unwrap();
+    let nothing = root.path().join("nothing");
+    fails(&["check"], &nothing, 4, &["not a Holdfast data directory"]);
+    assert!(!nothing.exists());
+    let dir = root.path().join("data");
+    let server = Server::start("up", &dir);
+    fails(
+        &["check"],
+        &dir,
+        3,
+        &["in use by process", "stop that server"],
+    );
+    drop(server);
+    assert_eq!(json(&["check"], &dir)["clean"], true);
 }
