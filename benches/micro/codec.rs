@@ -1,7 +1,5 @@
 //! Decoding calls and encoding replies.
 
-#![expect(missing_docs, reason = "criterion's macros make undocumented items")]
-
 use std::hint::black_box;
 
 use base::{InodeId, SessionId, Timestamp};

@@ -1,7 +1,5 @@
 //! Signing and verifying file handles.
 
-#![expect(missing_docs, reason = "criterion's macros make undocumented items")]
-
 use std::hint::black_box;
 
 use base::{InodeId, SessionId};
@@ -18,7 +16,7 @@ fn handles(c: &mut Criterion) {
         inode: InodeId::ROOT,
     };
     c.bench_function("sign handle", |b| {
-        b.iter(|| black_box(keys.sign(black_box(&handle))))
+        b.iter(|| black_box(keys.sign(black_box(&handle))));
     });
     let signed = keys.sign(&handle);
     c.bench_function("verify handle", |b| {

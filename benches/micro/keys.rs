@@ -1,7 +1,5 @@
 //! Encoding and decoding image keys and records, and hashing names.
 
-#![expect(missing_docs, reason = "criterion's macros make undocumented items")]
-
 use std::hint::black_box;
 
 use base::InodeId;
@@ -13,7 +11,7 @@ fn keys(c: &mut Criterion) {
     let hasher = NameHasher::new([1; 32]);
     let name = b"a-typical-file-name.rs";
     c.bench_function("hash name", |b| {
-        b.iter(|| black_box(hasher.hash(black_box(name))))
+        b.iter(|| black_box(hasher.hash(black_box(name))));
     });
     let hash = hasher.hash(name);
     c.bench_function("encode entry key", |b| {
