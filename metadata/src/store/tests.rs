@@ -139,6 +139,66 @@ async fn a_session_lives_from_open_to_close() {
 }
 
 #[tokio::test]
+async fn sessions_that_ended_by_themselves_are_found() {
+    let (store, clock, kv) = store().await;
+    store
+        .create_workspace(TenantId::DEFAULT, workspace("w"))
+        .await
+        .unwrap();
+    let mut sessions = Vec::new();
+    for ttl_seconds in [None, Some(10), Some(20)] {
+        let open = OpenSession {
+            ttl_seconds,
+            ..open("w")
+        };
+        let opened = store.open_session(TenantId::DEFAULT, open).await.unwrap();
+        sessions.push((TenantId::DEFAULT, opened.session.id));
+    }
+    let expired = async || store.expired_sessions(None).await.unwrap().sessions;
+    assert_eq!(expired().await, []);
+    clock.advance(std::time::Duration::from_secs(10));
+    assert_eq!(expired().await, sessions[1..2]);
+    // A damaged record hides none of the others.
+    let mut txn = kv.begin();
+    txn.set(&keyspace::session_meta(sessions[0].1), b"x");
+    txn.commit().await.unwrap();
+    clock.advance(std::time::Duration::from_secs(10));
+    assert_eq!(expired().await.len(), 2);
+    for (tenant, id) in &sessions[1..] {
+        store.close_session(*tenant, *id).await.unwrap();
+    }
+    assert_eq!(expired().await, []);
+}
+
+#[tokio::test]
+async fn expired_sessions_are_found_page_by_page() {
+    let (store, clock, _) = store().await;
+    store
+        .create_workspace(TenantId::DEFAULT, workspace("w"))
+        .await
+        .unwrap();
+    for _ in 0..1_001 {
+        let open = OpenSession {
+            ttl_seconds: Some(1),
+            ..open("w")
+        };
+        store.open_session(TenantId::DEFAULT, open).await.unwrap();
+    }
+    clock.advance(std::time::Duration::from_secs(1));
+    let (mut found, mut pages, mut after) = (0, 0, None);
+    loop {
+        let page = store.expired_sessions(after).await.unwrap();
+        found += page.sessions.len();
+        pages += 1;
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!((found, pages), (1_001, 3));
+}
+
+#[tokio::test]
 async fn tickets_expire_and_are_spent() {
     let (store, clock, _) = store().await;
     store
