@@ -540,7 +540,12 @@ fn scan(
             }
             None => {
                 let next = next_record(&file, offset + 1, length);
-                tracing::error!(pack = number, offset, ?next, "pack is damaged: a chunk is lost");
+                tracing::error!(
+                    pack = number,
+                    offset,
+                    ?next,
+                    "pack is damaged: a chunk is lost"
+                );
                 match next {
                     Some(next) => offset = next,
                     None => break,

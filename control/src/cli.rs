@@ -38,6 +38,9 @@ pub enum Command {
     Session(SessionCommand),
     /// Mount a session on a directory, or print how.
     Mount(Mount),
+    /// Check everything in a data directory that no server uses; changes nothing. Exit code 1 if
+    /// there is something wrong.
+    Check(Check),
 }
 
 /// Arguments of `up`.
@@ -222,6 +225,17 @@ pub struct Mount {
     /// The server.
     #[command(flatten)]
     pub server: ServerArgs,
+}
+
+/// Arguments of `check`.
+#[derive(Debug, Args)]
+pub struct Check {
+    /// The data directory.
+    #[arg(long, env = "HOLDFAST_DATA_DIR", value_name = "DIR", default_value = DATA_DIR_DEFAULT)]
+    pub data_dir: PathBuf,
+    /// Leave out the content of files, which takes longest.
+    #[arg(long)]
+    pub metadata_only: bool,
 }
 
 fn octal(text: &str) -> Result<u32, String> {

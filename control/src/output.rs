@@ -30,6 +30,11 @@ pub(crate) fn failure(failure: &Failure, json: bool) {
     write(&mut std::io::stderr().lock(), &line);
 }
 
+/// Prints a note that is no result.
+pub(crate) fn note(line: &str) {
+    write(&mut std::io::stderr().lock(), line);
+}
+
 fn write(to: &mut impl Write, text: &str) {
     let written = to
         .write_all(text.as_bytes())

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::{Clock, Rng, SystemClock, Tasks, TenantId};
-use chunkstore::ChunkStore;
-use chunkstore::memory::MemoryStore;
+use chunkstore::cached::CachedStore;
+use chunkstore::local::{LocalOptions, LocalStore};
 use metadata::kv::embedded::{EmbeddedKv, EmbeddedOptions, OpenError};
 use metadata::record::session::{Identity, SessionState};
 use metadata::store::{NewWorkspace, OpenSession, Store, StoreError};
@@ -17,6 +17,7 @@ use tokio::net::TcpListener;
 use crate::api::{ApiState, BoundedListener, router};
 use crate::data_dir::{ControlFile, DataDir, SessionFile};
 use crate::failure::{Failure, FailureKind};
+use crate::metrics::Counted;
 use crate::mount_line::{MountKind, MountLine, MountTarget, mount_path};
 use crate::settings::Settings;
 
@@ -105,9 +106,12 @@ impl Server {
         )
         .await
         .map_err(of_store)?;
+        let local = open_chunks(&dir, settings, Arc::clone(&clock)).await?;
+        let cache = bytes(settings.content_cache.0);
+        let cached = Arc::new(CachedStore::new(Arc::<LocalStore>::clone(&local), cache));
         let engines = Engines {
             kv: Arc::<EmbeddedKv>::clone(&kv),
-            chunks: open_chunks(),
+            chunks: Arc::<CachedStore>::clone(&cached),
             clock: Arc::clone(&clock),
             rng,
         };
@@ -127,19 +131,18 @@ impl Server {
         };
         dir.keep_control(&control_file(&ready))?;
         let calls = Tasks::new();
-        let api = Arc::new(ApiState::new(
-            store,
-            Arc::clone(&gateway),
-            Arc::clone(&clock),
-            calls.clone(),
-            target,
-        ));
+        let counted = Counted {
+            gateway: Arc::clone(&gateway),
+            local,
+            cached,
+        };
+        let api = ApiState::new(store, counted, Arc::clone(&clock), calls.clone(), target);
         let server = Self {
             ready,
             dir,
             kv,
             gateway,
-            api,
+            api: Arc::new(api),
             calls,
             listeners: Tasks::new(),
             clock,
@@ -243,8 +246,23 @@ async fn open_metadata(
     }
 }
 
-fn open_chunks() -> Arc<dyn ChunkStore> {
-    Arc::new(MemoryStore::new())
+/// The store in `chunks/`, as it is.
+async fn open_chunks(
+    dir: &DataDir,
+    settings: &Settings,
+    clock: Arc<dyn Clock>,
+) -> Result<Arc<LocalStore>, Failure> {
+    let path = dir.chunks();
+    let options = LocalOptions {
+        reserve_bytes: settings.disk_reserve.0,
+        ..LocalOptions::default()
+    };
+    let opened = tokio::task::spawn_blocking(move || LocalStore::open(&path, options, clock)).await;
+    match opened {
+        Ok(Ok(chunks)) => Ok(Arc::new(chunks)),
+        Ok(Err(error)) => Err(of_open_chunks(&error)),
+        Err(error) => Err(Failure::error(format_args!("open chunk store: {error}"))),
+    }
 }
 
 fn gateway_options(settings: &Settings) -> GatewayOptions {
@@ -395,5 +413,15 @@ pub(crate) fn of_open(error: &OpenError) -> Failure {
             "{error}; it was left as it is: keep a copy of the data directory and restore it from \
              a backup"
         )),
+    }
+}
+
+/// What a command says of a chunk store that did not open.
+pub(crate) fn of_open_chunks(error: &chunkstore::local::OpenError) -> Failure {
+    match error {
+        chunkstore::local::OpenError::Io { path, source } => {
+            Failure::io(format_args!("open {}", path.display()), source)
+        }
+        chunkstore::local::OpenError::NotAPack { .. } => Failure::error(error),
     }
 }

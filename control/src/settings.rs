@@ -52,6 +52,9 @@ pub struct Given {
     /// Memory for pages of the metadata store [default: 256MiB]
     #[arg(long, env = "HOLDFAST_METADATA_CACHE", value_name = "SIZE")]
     pub metadata_cache: Option<Size>,
+    /// Memory for file content that was read or written [default: 256MiB]
+    #[arg(long, env = "HOLDFAST_CONTENT_CACHE", value_name = "SIZE")]
+    pub content_cache: Option<Size>,
     /// Disk space that clients cannot use, for deleting when the disk is full [default: 64MiB]
     #[arg(long, env = "HOLDFAST_DISK_RESERVE", value_name = "SIZE")]
     pub disk_reserve: Option<Size>,
@@ -96,6 +99,8 @@ pub struct Settings {
     pub session_memory: Size,
     /// Memory for pages of the metadata store.
     pub metadata_cache: Size,
+    /// Memory for file content.
+    pub content_cache: Size,
     /// Disk space that clients cannot use.
     pub disk_reserve: Size,
     /// A session that nobody uses leaves memory after this time.
@@ -149,6 +154,7 @@ impl Given {
             dirty_memory: self.dirty_memory.or(other.dirty_memory),
             session_memory: self.session_memory.or(other.session_memory),
             metadata_cache: self.metadata_cache.or(other.metadata_cache),
+            content_cache: self.content_cache.or(other.content_cache),
             disk_reserve: self.disk_reserve.or(other.disk_reserve),
             session_idle: self.session_idle.or(other.session_idle),
             connections_max: self.connections_max.or(other.connections_max),
@@ -172,6 +178,7 @@ impl Given {
             dirty_memory: self.dirty_memory.unwrap_or(megabytes(256)),
             session_memory: self.session_memory.unwrap_or(megabytes(256)),
             metadata_cache: self.metadata_cache.unwrap_or(megabytes(256)),
+            content_cache: self.content_cache.unwrap_or(megabytes(256)),
             disk_reserve: self.disk_reserve.unwrap_or(megabytes(64)),
             session_idle: self
                 .session_idle
@@ -190,6 +197,7 @@ impl Settings {
             ("dirty_memory", self.dirty_memory),
             ("session_memory", self.session_memory),
             ("metadata_cache", self.metadata_cache),
+            ("content_cache", self.content_cache),
         ] {
             if size.0 < MEMORY_BYTES_MIN || usize::try_from(size.0).is_err() {
                 return wrong(format!("{name} is {size}: give at least 1MiB"));

@@ -31,6 +31,6 @@ pub(super) async fn metrics(State(state): State<Arc<ApiState>>) -> impl IntoResp
     let kind = "text/plain; version=0.0.4; charset=utf-8";
     (
         [(header::CONTENT_TYPE, kind)],
-        metrics::text(&state.gateway),
+        metrics::text(&state.counted),
     )
 }

@@ -19,8 +19,8 @@ use axum::extract::DefaultBodyLimit;
 use axum::routing::get;
 use base::{Clock, Tasks};
 use metadata::store::{Store, StoreError};
-use nfs_gateway::Gateway;
 
+use crate::metrics::Counted;
 use crate::mount_line::MountTarget;
 use crate::status::ApiError;
 
@@ -31,7 +31,7 @@ const BODY_BYTES_MAX: usize = 64 * 1024;
 #[derive(Debug)]
 pub struct ApiState {
     store: Store,
-    gateway: Arc<Gateway>,
+    counted: Counted,
     clock: Arc<dyn Clock>,
     tasks: Tasks,
     target: MountTarget,
@@ -41,16 +41,16 @@ pub struct ApiState {
 impl ApiState {
     /// The state of an API that tells clients to mount from `target`. Calls run as `tasks`.
     #[must_use]
-    pub fn new(
+    pub(crate) fn new(
         store: Store,
-        gateway: Arc<Gateway>,
+        counted: Counted,
         clock: Arc<dyn Clock>,
         tasks: Tasks,
         target: MountTarget,
     ) -> Self {
         Self {
             store,
-            gateway,
+            counted,
             clock,
             tasks,
             target,

@@ -128,7 +128,7 @@ pub(super) async fn close(
     Path(session): Path<String>,
 ) -> Result<StatusCode, ApiError> {
     let id = session_id(&session)?;
-    let (store, gateway) = (state.store.clone(), Arc::clone(&state.gateway));
+    let (store, gateway) = (state.store.clone(), Arc::clone(&state.counted.gateway));
     let work = async move {
         store.close_session(tenant, id).await?;
         gateway.drop_session(id);

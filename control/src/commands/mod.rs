@@ -1,5 +1,6 @@
 //! What each command does.
 
+mod check;
 mod mount;
 mod serve;
 mod session;
@@ -18,6 +19,7 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Workspace(command) => workspace::run(command, json),
         Command::Session(command) => session::run(command, json),
         Command::Mount(mount) => mount::run(&mount, json),
+        Command::Check(check) => return check::run(&check, json),
     }?;
     Ok(0)
 }

@@ -35,16 +35,16 @@ pub struct Peek<'a> {
 }
 
 impl Peek<'_> {
-    /// The attributes of `inode` if they are loaded; counts as looking at it.
+    /// The attributes of `inode`; counts as looking at it. `None` if it is not loaded,
+    /// `Some(None)` if there is no such inode.
     #[must_use]
-    pub fn stat(&self, inode: InodeId) -> Option<Stat> {
-        match self.cells.get(&inode) {
-            Some(Slot::Live(cell)) => {
-                self.watermark.set(self.watermark.get().max(cell.changed));
-                Some(cell.stat)
-            }
-            _ => None,
-        }
+    pub fn stat(&self, inode: InodeId) -> Option<Option<Stat>> {
+        let (changed, stat) = match self.cells.get(&inode)? {
+            Slot::Live(cell) => (cell.changed, Some(cell.stat)),
+            Slot::Gone { changed } => (*changed, None),
+        };
+        self.watermark.set(self.watermark.get().max(changed));
+        Some(stat)
     }
 }
 

@@ -416,3 +416,6 @@ impl Image {
 fn unreachable_cell(inode: InodeId) -> ! {
     panic!("operation changes {inode:?} without having read it")
 }
+
+#[cfg(test)]
+mod tests;
