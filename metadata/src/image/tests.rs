@@ -1,4 +1,4 @@
-use base::{Caller, InodeId, Timestamp};
+use base::Caller;
 use bytes::Bytes;
 
 use super::*;
