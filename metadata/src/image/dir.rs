@@ -1,12 +1,13 @@
 //! Directories in memory: entries by the hash of their names.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use base::{InodeId, Name};
 use smallvec::SmallVec;
 
 use super::Image;
 use super::cell::{Content, Slot};
+use super::hash::Cells;
 use super::load::LoadedEntry;
 use super::spans::Spans;
 use crate::error::{FsError, Miss, OpResult};
@@ -30,7 +31,7 @@ pub(crate) struct DirData {
 /// A look at attributes while a directory is listed.
 #[derive(Debug)]
 pub struct Peek<'a> {
-    cells: &'a HashMap<InodeId, Slot>,
+    cells: &'a Cells,
     watermark: std::cell::Cell<u64>,
 }
 
