@@ -3,7 +3,7 @@
 use base::{GatewayId, SessionId, TenantId, Timestamp, WorkspaceId};
 use bytes::Bytes;
 
-use super::tickets::{NewTicket, write_ticket};
+use super::tickets::{NewTicket, TICKETS_READ_MAX, hash_in_index, write_ticket};
 use super::{Store, StoreError, damaged};
 use crate::keyspace;
 use crate::kv::{Isolation, KeyRange, RangeLimit, Transaction};
@@ -233,9 +233,8 @@ impl Store {
     /// Not cancel-safe: closing again finishes it.
     pub async fn close_session(&self, tenant: TenantId, id: SessionId) -> Result<(), StoreError> {
         let info = self.session(tenant, id).await?;
-        let tickets = self.ticket_hashes(id).await?;
         let nonce = self.rng.u64();
-        let (workspace, tickets) = (info.record.workspace, &tickets);
+        let workspace = info.record.workspace;
         self.transactor
             .transact(Budget::default(), |txn, _| {
                 Box::pin(async move {
@@ -257,12 +256,19 @@ impl Store {
                         epoch: epoch.next(),
                         nonce,
                     };
+                    let tickets = txn
+                        .get_range(
+                            &keyspace::tickets_of(id),
+                            RangeLimit::pairs(TICKETS_READ_MAX),
+                            Isolation::Serializable,
+                        )
+                        .await?;
                     txn.clear_range(&keyspace::session_all(id));
                     txn.clear_range(&keyspace::delta_all(id));
                     txn.clear(&keyspace::session_of(tenant, workspace, id));
                     txn.clear_range(&keyspace::tickets_of(id));
-                    for hash in tickets {
-                        txn.clear(&keyspace::ticket(hash));
+                    for (key, _) in tickets.pairs {
+                        txn.clear(&keyspace::ticket(&hash_in_index(&key)?));
                     }
                     txn.set(&keyspace::session_owner(id), &owner.encode());
                     Ok::<(), StoreError>(())

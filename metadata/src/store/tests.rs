@@ -266,3 +266,48 @@ async fn two_handle_keys_live_at_a_time() {
     let keys = store.handle_keys().await.unwrap().keys;
     assert!(keys[0].0 != keys[1].0 && keys[0].0 != 0);
 }
+
+#[tokio::test]
+async fn expired_tickets_make_room_for_new_ones() {
+    let (store, clock, kv) = store().await;
+    store
+        .create_workspace(TenantId::DEFAULT, workspace("w"))
+        .await
+        .unwrap();
+    let opened = store
+        .open_session(TenantId::DEFAULT, open("w"))
+        .await
+        .unwrap();
+    let id = opened.session.id;
+    let ends = NewTicket {
+        expires: Some(clock.wall().plus_seconds(10)),
+        ..NewTicket::of(id)
+    };
+    let make = async || store.create_ticket(TenantId::DEFAULT, ends.clone()).await;
+    for _ in 0..999 {
+        make().await.unwrap();
+    }
+    let refused = make().await;
+    assert!(matches!(refused, Err(StoreError::Invalid { .. })));
+    clock.advance(std::time::Duration::from_secs(10));
+    make().await.unwrap();
+    let left = store.tickets(TenantId::DEFAULT, id).await.unwrap();
+    assert_eq!(left.len(), 2);
+    store.close_session(TenantId::DEFAULT, id).await.unwrap();
+    let closed = make().await;
+    assert!(matches!(closed, Err(StoreError::NotFound { .. })));
+    // Nothing of a ticket is left.
+    let all = crate::kv::KeyRange::prefix(b"");
+    let txn = kv.begin();
+    let limit = crate::kv::RangeLimit::pairs(1000);
+    let page = txn.get_range(&all, limit, Isolation::Snapshot);
+    let ticket = keyspace::ticket(&[0; 32])[0];
+    let index = keyspace::tickets_of(id).start[0];
+    assert!(
+        page.await
+            .unwrap()
+            .pairs
+            .iter()
+            .all(|(key, _)| key[0] != ticket && key[0] != index)
+    );
+}
