@@ -3,7 +3,13 @@
 
 mod support;
 
+use std::fs::Permissions;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
 
 use support::{Server, fails, holdfast, json, run};
 
@@ -103,7 +109,22 @@ fn workspaces_and_sessions_are_managed() {
         2,
         &["which session?"],
     );
+    let line = json(&["mount", "/m n", "--workspace", "w", "--print-only"], dir);
+    assert!(
+        line["mount_command"].as_str().unwrap().ends_with(" '/m n'"),
+        "{line}"
+    );
+    let opened = line["session"].as_str().unwrap();
+    assert_ne!(opened, id);
+    json(&["session", "close", opened], dir);
+    fails(
+        &["mount", "/nonexistent", "--workspace", "w"],
+        dir,
+        4,
+        &["make it first"],
+    );
     json(&["session", "close", id], dir);
+    assert_eq!(json(&["session", "ls"], dir).as_array().unwrap().len(), 0);
     fails(&["session", "show", id], dir, 4, &["no such session"]);
     fails(&["session", "show", "xyz"], dir, 2, &["is no session"]);
     let text = run(&["session", "ls"], dir);
@@ -118,6 +139,79 @@ fn workspaces_and_sessions_are_managed() {
         5,
         &["Authorization"],
     );
+    // The token in the data directory is for this server.
+    fails(
+        &["workspace", "ls", "--api", "http://127.0.0.1:9"],
+        dir,
+        2,
+        &["which token?", "HOLDFAST_TOKEN"],
+    );
+}
+
+#[test]
+fn a_directory_that_may_not_be_read_is_named() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("data");
+    std::fs::create_dir(&dir).unwrap();
+    let mode = |path: &Path, mode| {
+        std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    };
+    let mut command = if rustix::process::geteuid().is_root() {
+        // Root may read all. Somebody else has to find the binary.
+        mode(root.path(), 0o755);
+        let copy = root.path().join("holdfast");
+        std::fs::copy(env!("CARGO_BIN_EXE_holdfast"), &copy).unwrap();
+        let mut command = Command::new(copy);
+        command.uid(65_534).gid(65_534);
+        command
+    } else {
+        holdfast()
+    };
+    mode(&dir, 0);
+    let output = command
+        .env_clear()
+        .args(["up", "--data-dir"])
+        .arg(&dir)
+        .current_dir("/")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    mode(&dir, 0o700);
+    assert_eq!(output.status.code(), Some(5), "{said}");
+    for part in ["data directory", "Permission denied", "--data-dir"] {
+        assert!(said.contains(part), "{said}");
+    }
+}
+
+#[test]
+fn sessions_end_by_themselves() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path();
+    let server = Server::start("serve", dir);
+    json(&["workspace", "create", "w"], dir);
+    json(&["session", "open", "w"], dir);
+    json(&["session", "open", "w", "--ttl", "1s"], dir);
+    let listed = || json(&["session", "ls"], dir).as_array().unwrap().len();
+    // What is looked at every few seconds ends well before the bound on this loop.
+    let mut looks = 0;
+    while listed() == 2 {
+        looks += 1;
+        assert!(looks < 300, "the session stays open");
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
+    assert_eq!(listed(), 1);
+    // Also what ended while no server ran.
+    json(&["session", "open", "w", "--ttl", "1s"], dir);
+    assert_eq!(server.terminate(), Some(0));
+    std::thread::park_timeout(Duration::from_millis(1_100));
+    let _server = Server::start("serve", dir);
+    looks = 0;
+    while listed() == 2 {
+        looks += 1;
+        assert!(looks < 300, "the session stays open");
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
+    assert_eq!(listed(), 1);
 }
 
 #[test]
