@@ -37,6 +37,8 @@ pub(crate) struct FileData {
     pub(super) writing_since: u64,
     /// Where the next write-back begins, so that a busy block does not starve the others.
     pub(super) cursor: u32,
+    /// A write-back runs. `writing` alone does not tell: a cut may have left nothing of it.
+    pub(super) in_flight: bool,
     /// Where the file has been cut since that write-back began.
     pub(super) cut: u64,
     pub(super) stable_size: u64,
@@ -56,6 +58,7 @@ impl FileData {
             since: BTreeMap::new(),
             writing_since: u64::MAX,
             cursor: 0,
+            in_flight: false,
             cut: u64::MAX,
             stable_size: 0,
             stable_used: 0,
