@@ -11,7 +11,7 @@ use base::{InodeId, Timestamp};
 use bytes::Bytes;
 
 use super::Image;
-use super::block::{Block, Piece, allocated};
+use super::block::{Block, Piece, allocated, allocated_with};
 use super::cell::{Cell, Content};
 use super::extents::{Extents, index};
 use super::spans::Spans;
@@ -218,17 +218,20 @@ impl Image {
         .into())
     }
 
-    /// Allocated bytes that a write to `offset..end` adds at most.
+    /// Allocated bytes that a write to `offset..end` adds.
     pub(crate) fn growth(&mut self, inode: InodeId, offset: u64, end: u64) -> OpResult<u64> {
         let block_bytes = self.config.block_bytes;
         let file = self.file_data(inode)?;
-        let mut growth = 0;
-        for part in parts(offset, end, block_bytes) {
-            let wanted = u64::from(part.to - part.from).next_multiple_of(4096);
-            let room = u64::from(block_bytes).saturating_sub(file.visible_allocation(part.block));
-            growth += wanted.min(room);
-        }
-        Ok(growth)
+        Ok(parts(offset, end, block_bytes)
+            .map(|part| {
+                let grown = allocated_with(
+                    file.blocks.get(&part.block),
+                    [file.writing.get(&part.block), file.dirty.get(&part.block)],
+                    part.from..part.to,
+                );
+                grown - file.visible_allocation(part.block)
+            })
+            .sum())
     }
 
     /// Buffers data. All that can fail has been checked: blocks loaded, size and quota.
