@@ -539,12 +539,17 @@ fn scan(
                 break;
             }
             None => {
+                let next = next_record(&file, offset + 1, length);
                 tracing::error!(
                     pack = number,
                     offset,
-                    "pack is damaged; what follows is not indexed"
+                    ?next,
+                    "pack is damaged: a chunk is lost"
                 );
-                break;
+                match next {
+                    Some(next) => offset = next,
+                    None => break,
+                }
             }
         }
     }

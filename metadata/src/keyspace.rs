@@ -33,7 +33,11 @@
 //! | inode: u64, `2`, block: u32 | `Block` |
 //! | inode: u64, `4`, parent: u64, name: bytes to end | empty: a further hard link |
 
+mod decode;
+
 use base::{SessionId, TenantId, WorkspaceId};
+
+pub use decode::{Key, decode, decode_delta_session};
 
 use crate::kv::KeyRange;
 
@@ -77,6 +81,9 @@ pub enum KeyError {
     /// The name in the key cannot be a name.
     #[error("key holds an impossible name")]
     BadName,
+    /// The key's spread is not that of its session.
+    #[error("key is not where its session's keys are")]
+    Misplaced,
 }
 
 /// Reads a key's fields front to back.

@@ -5,7 +5,7 @@ mod tickets;
 mod workspaces;
 
 pub use sessions::{OpenSession, Opened, SessionInfo};
-pub use tickets::{NewTicket, TICKET_TEXT_BYTES};
+pub use tickets::{NewTicket, TICKET_TEXT_BYTES, TicketInfo};
 pub use workspaces::{NewWorkspace, WorkspaceInfo};
 
 use std::sync::Arc;

@@ -206,16 +206,17 @@ impl Image {
         }
         let size = u64::from(self.config.block_bytes);
         let (first, last) = (offset / size, (end - 1) / size);
-        if self.file_data(inode)?.loaded.covers(first, last) {
+        // The first block that is not loaded, so that a wide range is loaded part by part.
+        let loaded = &self.file_data(inode)?.loaded;
+        let gap = loaded
+            .end_of(first)
+            .map_or(first, |end| end.saturating_add(1));
+        if gap > last || loaded.covers(first, last) {
             return Ok(());
         }
         let clamp = |block: u64| u32::try_from(block).unwrap_or(u32::MAX);
-        Err(Miss::Blocks {
-            inode,
-            first: clamp(first),
-            last: clamp(last),
-        }
-        .into())
+        let (first, last) = (clamp(gap), clamp(last));
+        Err(Miss::Blocks { inode, first, last }.into())
     }
 
     /// Allocated bytes that a write to `offset..end` adds.
@@ -244,6 +245,8 @@ impl Image {
     ) {
         let block_bytes = self.config.block_bytes;
         let length = u64::try_from(data.len()).unwrap_or(u64::MAX);
+        self.writes += 1;
+        let serial = self.writes;
         let cell = self.known(inode);
         let Content::File(file) = &mut cell.content else {
             return;
@@ -259,6 +262,7 @@ impl Image {
                 .entry(part.block)
                 .or_default()
                 .insert(part.from, slice);
+            file.since.entry(part.block).or_insert(serial);
             after += file.visible_allocation(part.block);
             taken += bytes;
         }

@@ -169,6 +169,22 @@ async fn tickets_expire_and_are_spent() {
     clock.advance(std::time::Duration::from_secs(11));
     let expired = store.resolve_ticket(&short).await;
     assert!(matches!(expired, Err(StoreError::Expired { .. })));
+    let listed = store.tickets(TenantId::DEFAULT, id).await.unwrap();
+    assert_eq!(listed.len(), 2);
+    let foreign = store.tickets(TenantId::new(7), id).await;
+    assert!(matches!(foreign, Err(StoreError::NotFound { .. })));
+    for info in &listed {
+        let revoke = || store.revoke_ticket(TenantId::DEFAULT, id, &info.id);
+        revoke().await.unwrap();
+        assert!(matches!(revoke().await, Err(StoreError::NotFound { .. })));
+    }
+    assert!(
+        store
+            .tickets(TenantId::DEFAULT, id)
+            .await
+            .unwrap()
+            .is_empty()
+    );
     let token = store.create_token(TenantId::DEFAULT).await.unwrap();
     assert_eq!(store.check_token(&token).await.unwrap(), TenantId::DEFAULT);
     assert!(store.check_token("nonsense").await.is_err());

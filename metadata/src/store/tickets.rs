@@ -14,6 +14,15 @@ pub const TICKET_TEXT_BYTES: usize = 32;
 /// Most tickets of one session.
 const TICKETS_MAX: usize = 1000;
 
+/// A ticket that exists; its text is nowhere stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TicketInfo {
+    /// Names the ticket, to revoke it: its hash in hexadecimal. Grants nothing.
+    pub id: String,
+    /// What it grants.
+    pub record: TicketRecord,
+}
+
 /// Letters of the base-32 alphabet: lower case, without what is easily confused.
 const LETTERS: &[u8; 32] = b"abcdefghjkmnpqrstuvwxyz023456789";
 
@@ -115,6 +124,59 @@ impl Store {
             self.spend(ticket.session, &hash).await?;
         }
         Ok(ticket)
+    }
+
+    /// The tickets of a session.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, or the store fails.
+    pub async fn tickets(
+        &self,
+        tenant: TenantId,
+        session: SessionId,
+    ) -> Result<Vec<TicketInfo>, StoreError> {
+        self.session(tenant, session).await?;
+        let mut tickets = Vec::new();
+        for hash in self.ticket_hashes(session).await? {
+            let record = match self.read(&keyspace::ticket(&hash), "mount ticket").await {
+                Ok(record) => TicketRecord::decode(&record).map_err(damaged("mount ticket"))?,
+                // Spent or revoked meanwhile.
+                Err(StoreError::NotFound { .. }) => continue,
+                Err(error) => return Err(error),
+            };
+            let id = blake3::Hash::from_bytes(hash).to_hex().to_string();
+            tickets.push(TicketInfo { id, record });
+        }
+        Ok(tickets)
+    }
+
+    /// Ends a ticket. Mounts made with it go on.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, or the store fails.
+    ///
+    /// # Cancellation
+    ///
+    /// Not cancel-safe: the ticket may or may not have ended.
+    pub async fn revoke_ticket(
+        &self,
+        tenant: TenantId,
+        session: SessionId,
+        id: &str,
+    ) -> Result<(), StoreError> {
+        self.session(tenant, session).await?;
+        let unknown = || StoreError::NotFound {
+            what: "mount ticket".into(),
+        };
+        let hash = *blake3::Hash::from_hex(id)
+            .map_err(|_| unknown())?
+            .as_bytes();
+        if !self.ticket_hashes(session).await?.contains(&hash) {
+            return Err(unknown());
+        }
+        self.spend(session, &hash).await
     }
 
     async fn spend(&self, session: SessionId, hash: &[u8; 32]) -> Result<(), StoreError> {
