@@ -11,7 +11,7 @@ use base::{InodeId, Timestamp};
 use bytes::Bytes;
 
 use super::Image;
-use super::block::{Block, Piece, allocated};
+use super::block::{Block, Piece, allocated, allocated_with};
 use super::cell::{Cell, Content};
 use super::extents::{Extents, index};
 use super::spans::Spans;
@@ -37,6 +37,8 @@ pub(crate) struct FileData {
     pub(super) writing_since: u64,
     /// Where the next write-back begins, so that a busy block does not starve the others.
     pub(super) cursor: u32,
+    /// A write-back runs. `writing` alone does not tell: a cut may have left nothing of it.
+    pub(super) in_flight: bool,
     /// Where the file has been cut since that write-back began.
     pub(super) cut: u64,
     pub(super) stable_size: u64,
@@ -56,6 +58,7 @@ impl FileData {
             since: BTreeMap::new(),
             writing_since: u64::MAX,
             cursor: 0,
+            in_flight: false,
             cut: u64::MAX,
             stable_size: 0,
             stable_used: 0,
@@ -216,17 +219,20 @@ impl Image {
         Err(Miss::Blocks { inode, first, last }.into())
     }
 
-    /// Allocated bytes that a write to `offset..end` adds at most.
+    /// Allocated bytes that a write to `offset..end` adds.
     pub(crate) fn growth(&mut self, inode: InodeId, offset: u64, end: u64) -> OpResult<u64> {
         let block_bytes = self.config.block_bytes;
         let file = self.file_data(inode)?;
-        let mut growth = 0;
-        for part in parts(offset, end, block_bytes) {
-            let wanted = u64::from(part.to - part.from).next_multiple_of(4096);
-            let room = u64::from(block_bytes).saturating_sub(file.visible_allocation(part.block));
-            growth += wanted.min(room);
-        }
-        Ok(growth)
+        Ok(parts(offset, end, block_bytes)
+            .map(|part| {
+                let grown = allocated_with(
+                    file.blocks.get(&part.block),
+                    [file.writing.get(&part.block), file.dirty.get(&part.block)],
+                    part.from..part.to,
+                );
+                grown - file.visible_allocation(part.block)
+            })
+            .sum())
     }
 
     /// Buffers data. All that can fail has been checked: blocks loaded, size and quota.

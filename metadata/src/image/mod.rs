@@ -300,9 +300,9 @@ impl Image {
         }
     }
 
-    /// Fails if `bytes` more would exceed the quota.
+    /// Fails if `bytes` more would exceed the quota. What needs none is fine beyond it too.
     pub(crate) fn require_bytes(&self, bytes: u64) -> OpResult<()> {
-        if self.visible_bytes.saturating_add(bytes) > self.config.bytes_max {
+        if bytes > 0 && self.visible_bytes.saturating_add(bytes) > self.config.bytes_max {
             return Err(FsError::QuotaExceeded.into());
         }
         Ok(())

@@ -90,18 +90,3 @@ proptest! {
         prop_assert!(delta_all(session).contains(&delta(session, 7)));
     }
 }
-
-#[test]
-fn the_documentation_has_the_same_tables() {
-    let table = |text: &str, prefix: &str| -> Vec<String> {
-        text.lines()
-            .filter_map(|line| line.strip_prefix(prefix))
-            .filter(|line| line.starts_with("| "))
-            .map(ToOwned::to_owned)
-            .collect()
-    };
-    let code = table(include_str!("../keyspace.rs"), "//! ");
-    let documented = table(include_str!("../../../docs/keyspace.md"), "");
-    assert!(code.len() > 20);
-    assert_eq!(code, documented);
-}

@@ -56,6 +56,14 @@ impl Model {
         }
     }
 
+    /// Judges a change that has to fail with `error`, or because nothing may be changed.
+    pub(super) fn refuses<T>(&self, error: FsError, got: &Result<T, FsError>) -> Verdict {
+        let mut faults = Faults::default();
+        faults.must(true, error);
+        faults.may(self.limits.read_only, FsError::ReadOnly);
+        faults.settle(got).map(|_| ())
+    }
+
     fn child(&self, (dir, name): Place<'_>) -> Option<InodeId> {
         self.node(dir)?.entries()?.get(name).copied()
     }
@@ -145,7 +153,7 @@ impl Model {
         let exists = matches!(how, How::Guarded(_)).then_some(FsError::Exists);
         let mut faults = match self.entry_faults(caller, place, exists) {
             Ok(faults) => faults,
-            Err(error) => return fails(error, got),
+            Err(error) => return self.refuses(error, got),
         };
         if let Some(found) = self.child(place) {
             return self.create_existing(caller, now, (place, found), (how, faults), got);
@@ -229,7 +237,7 @@ impl Model {
     ) -> Verdict {
         let mut faults = match self.entry_faults(caller, place, Some(FsError::Exists)) {
             Ok(faults) => faults,
-            Err(error) => return fails(error, got),
+            Err(error) => return self.refuses(error, got),
         };
         let attrs = SetAttrs {
             size: None,
@@ -374,7 +382,7 @@ impl Model {
     ) -> Verdict {
         let (mut faults, child) = match self.removable(caller, place) {
             Ok(found) => found,
-            Err(error) => return fails(error, got),
+            Err(error) => return self.refuses(error, got),
         };
         if is_dots(place.1) {
             faults.must.push(FsError::IsDirectory);
@@ -400,7 +408,7 @@ impl Model {
     ) -> Verdict {
         let (mut faults, child) = match self.removable(caller, place) {
             Ok(found) => found,
-            Err(error) => return fails(error, got),
+            Err(error) => return self.refuses(error, got),
         };
         if let Some(node) = child.and_then(|child| self.node(child)) {
             faults.must(!node.is_dir(), FsError::NotDirectory);
@@ -434,7 +442,7 @@ impl Model {
         };
         let mut faults = match self.entry_faults(caller, place, Some(FsError::Exists)) {
             Ok(faults) => faults,
-            Err(error) => return fails(error, got),
+            Err(error) => return self.refuses(error, got),
         };
         faults.must(object.is_dir(), FsError::NotPermitted);
         faults.may(object.is_dir(), FsError::IsDirectory);

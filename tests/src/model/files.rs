@@ -32,7 +32,7 @@ impl Model {
         got: &Result<Wcc, FsError>,
     ) -> Verdict {
         let Some(node) = self.node(inode) else {
-            return fails(FsError::Stale, got);
+            return self.refuses(FsError::Stale, got);
         };
         let before = self.before(inode);
         let attrs = SetAttrs {
@@ -192,7 +192,7 @@ impl Model {
         got: &Result<Wcc, FsError>,
     ) -> Verdict {
         let Some(node) = self.node(inode) else {
-            return fails(FsError::Stale, got);
+            return self.refuses(FsError::Stale, got);
         };
         let Body::File(file) = &node.body else {
             let error = if node.is_dir() {
@@ -200,10 +200,7 @@ impl Model {
             } else {
                 FsError::Invalid
             };
-            let mut faults = Faults::default();
-            faults.must(true, error);
-            faults.may(self.limits.read_only, FsError::ReadOnly);
-            return faults.settle(got).map(|_| ());
+            return self.refuses(error, got);
         };
         let before = self.before(inode);
         let mut faults = Faults::default();
