@@ -28,7 +28,6 @@ const SMALL_FILE_BYTES_MAX: u64 = 64 * 1024;
 
 const LOCK: &str = "LOCK";
 const FORMAT: &str = "FORMAT";
-const METADATA: &str = "meta.redb";
 const API_TOKEN: &str = "api-token";
 const SESSION: &str = "session.json";
 const CONTROL: &str = "control.json";
@@ -188,23 +187,10 @@ impl DataDir {
         Ok(true)
     }
 
-    /// The metadata store's file. It is missing before a first start has come far.
-    ///
-    /// # Errors
-    ///
-    /// It is missing, and was there once: an empty one in its place would hide that all is lost.
-    pub fn metadata(&self) -> Result<PathBuf, Failure> {
-        let path = self.at(METADATA);
-        // The token is written once the store is there.
-        if self.at(API_TOKEN).exists() && !path.exists() {
-            let message = format!(
-                "{} is missing, though there was one: restore the data directory from a backup; \
-                 to begin anew, use another --data-dir",
-                path.display()
-            );
-            return Err(Failure::error(message));
-        }
-        Ok(path)
+    /// The metadata store's file.
+    #[must_use]
+    pub fn metadata(&self) -> PathBuf {
+        self.at("meta.redb")
     }
 
     /// The directory of file content.

@@ -238,7 +238,7 @@ async fn open_metadata(
     settings: &Settings,
     clock: Arc<dyn Clock>,
 ) -> Result<Arc<EmbeddedKv>, Failure> {
-    let path = dir.metadata()?;
+    let path = dir.metadata();
     let options = EmbeddedOptions {
         reserve_bytes: settings.disk_reserve.0,
         cache_bytes: bytes(settings.metadata_cache.0),

@@ -109,22 +109,7 @@ fn workspaces_and_sessions_are_managed() {
         2,
         &["which session?"],
     );
-    let line = json(&["mount", "/m n", "--workspace", "w", "--print-only"], dir);
-    assert!(
-        line["mount_command"].as_str().unwrap().ends_with(" '/m n'"),
-        "{line}"
-    );
-    let opened = line["session"].as_str().unwrap();
-    assert_ne!(opened, id);
-    json(&["session", "close", opened], dir);
-    fails(
-        &["mount", "/nonexistent", "--workspace", "w"],
-        dir,
-        4,
-        &["make it first"],
-    );
     json(&["session", "close", id], dir);
-    assert_eq!(json(&["session", "ls"], dir).as_array().unwrap().len(), 0);
     fails(&["session", "show", id], dir, 4, &["no such session"]);
     fails(&["session", "show", "xyz"], dir, 2, &["is no session"]);
     let text = run(&["session", "ls"], dir);
@@ -139,13 +124,49 @@ fn workspaces_and_sessions_are_managed() {
         5,
         &["Authorization"],
     );
-    // The token in the data directory is for this server.
+}
+
+#[test]
+fn the_local_token_is_shown_to_the_local_server_only() {
+    let root = tempfile::tempdir().unwrap();
+    let _server = Server::start("serve", root.path());
     fails(
         &["workspace", "ls", "--api", "http://127.0.0.1:9"],
-        dir,
+        root.path(),
         2,
         &["which token?", "HOLDFAST_TOKEN"],
     );
+}
+
+#[test]
+fn mount_opens_a_session_of_a_workspace() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path();
+    let _server = Server::start("serve", dir);
+    json(&["workspace", "create", "w"], dir);
+    let args = ["mount", "/m n", "--workspace", "w", "--print-only"];
+    let line = json(&args, dir);
+    let command = line["mount_command"].as_str().unwrap();
+    assert!(command.ends_with(" '/m n'"), "{command}");
+    let opened = json(&["session", "ls"], dir);
+    assert_eq!(opened.as_array().unwrap().len(), 1);
+    assert_eq!(opened[0]["id"], line["session"]);
+    fails(
+        &["mount", "/nonexistent", "--workspace", "w"],
+        dir,
+        4,
+        &["make it first"],
+    );
+    fails(
+        &["mount", "/mnt", "--workspace", "x", "--print-only"],
+        dir,
+        4,
+        &["no such workspace"],
+    );
+    // A session that was opened in vain is closed.
+    let directory = [&args[..], &["--directory", ".."]].concat();
+    fails(&directory, dir, 2, &["'..'"]);
+    assert_eq!(json(&["session", "ls"], dir).as_array().unwrap().len(), 1);
 }
 
 #[test]

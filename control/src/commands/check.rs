@@ -25,7 +25,7 @@ pub(super) fn run(args: &cli::Check, json: bool) -> Result<u8, Failure> {
     let dir = DataDir::open(&args.data_dir)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let options = EmbeddedOptions::default();
-    let kv = EmbeddedKv::open(&dir.metadata()?, &options, Arc::clone(&clock))
+    let kv = EmbeddedKv::open(&dir.metadata(), &options, Arc::clone(&clock))
         .map_err(|error| of_open(&error))?;
     let chunks = if args.metadata_only {
         None
