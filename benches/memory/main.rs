@@ -33,9 +33,12 @@ struct Arguments {
     /// Process whose memory is looked at.
     #[arg(long)]
     pid: u32,
-    /// Address of NFS and MOUNT.
+    /// Address of NFS.
     #[arg(long, default_value = "127.0.0.1:2049")]
     nfs: SocketAddr,
+    /// Address of MOUNT [default: the address of NFS].
+    #[arg(long)]
+    mount: Option<SocketAddr>,
     /// Address of the control API; without it only connections are measured.
     #[arg(long)]
     api: Option<String>,
@@ -123,16 +126,20 @@ struct Bench {
 
 impl Bench {
     fn settled(&self) -> Result<Memory, Error> {
-        self.runtime.block_on(self.clock.sleep(SETTLE));
+        // Made inside, because a timer needs the runtime it is made in.
+        self.runtime
+            .block_on(async { self.clock.sleep(SETTLE).await });
         Memory::of(self.arguments.pid)
     }
 
-    /// Opens sessions, mounts each and looks at its root, all over one connection.
+    /// Opens sessions, mounts each and looks at its root, all over the same connections.
     fn open_sessions(&self, api: &Api, count: u32) -> Result<(), Error> {
         let mut connection = Connection::open(self.arguments.nfs)?;
+        let mount = self.arguments.mount.unwrap_or(self.arguments.nfs);
+        let mut mount = Connection::open(mount)?;
         for _ in 0..count {
             let session = api.open_session(&self.arguments.workspace)?;
-            let root = connection.mount(&session.mount_path)?;
+            let root = mount.mount(&session.mount_path)?;
             connection.touch(&root)?;
         }
         Ok(())
@@ -151,6 +158,7 @@ impl Bench {
     fn run(&self) -> Result<Vec<Growth>, Error> {
         let mut growth = Vec::new();
         let arguments = &self.arguments;
+        Memory::of(arguments.pid)?;
         if let Some(base) = &arguments.api
             && arguments.sessions > 0
         {

@@ -27,9 +27,12 @@ const MOUNT_AIM: Duration = Duration::from_millis(100);
 /// Measures opening and mounting sessions of workspaces with few and with many files.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// Address of NFS and MOUNT.
+    /// Address of NFS.
     #[arg(long, default_value = "127.0.0.1:2049")]
     nfs: SocketAddr,
+    /// Address of MOUNT [default: the address of NFS].
+    #[arg(long)]
+    mount: Option<SocketAddr>,
     /// Address of the control API.
     #[arg(long)]
     api: String,
@@ -94,9 +97,9 @@ struct Row {
     fill_seconds: f64,
     /// The API call that opens another session of the workspace.
     open: Spread,
-    /// Connect, MNT and GETATTR of that session.
+    /// MNT and GETATTR of that session.
     mount_new: Spread,
-    /// Connect, MNT and GETATTR of the session that holds the files.
+    /// MNT and GETATTR of the session that holds the files.
     mount_filled: Spread,
 }
 
@@ -114,8 +117,8 @@ impl Bench {
     }
 
     fn fill(&self, path: &str, files: u64) -> Result<(), Error> {
-        let mut connection = Connection::open(self.arguments.nfs)?;
-        let root = connection.mount(path)?;
+        let (mut mount, mut connection) = self.connect()?;
+        let root = mount.mount(path)?;
         let per_directory = self.arguments.files_per_directory;
         for number in 0..files.div_ceil(per_directory) {
             let name = format!("directory-{number:06}");
@@ -128,10 +131,23 @@ impl Bench {
         Ok(())
     }
 
-    fn mount(&self, path: &str) -> Result<(), Error> {
-        let mut connection = Connection::open(self.arguments.nfs)?;
-        let root = connection.mount(path)?;
-        connection.touch(&root)
+    /// Connections to MOUNT and NFS, made before anything is timed.
+    fn connect(&self) -> Result<(Connection, Connection), Error> {
+        let mount = self.arguments.mount.unwrap_or(self.arguments.nfs);
+        Ok((
+            Connection::open(mount)?,
+            Connection::open(self.arguments.nfs)?,
+        ))
+    }
+
+    /// Time from MNT to the first attributes.
+    fn mount(&self, path: &str) -> Result<Duration, Error> {
+        let (mut mount, mut nfs) = self.connect()?;
+        let (time, ()) = self.timed(|| {
+            let root = mount.mount(path)?;
+            nfs.touch(&root)
+        })?;
+        Ok(time)
     }
 
     fn row(&self, files: u64) -> Result<Row, Error> {
@@ -144,8 +160,8 @@ impl Bench {
             let workspace = &self.arguments.workspace;
             let (time, session) = self.timed(|| self.api.open_session(workspace))?;
             open.push(time);
-            mount_new.push(self.timed(|| self.mount(&session.mount_path))?.0);
-            mount_filled.push(self.timed(|| self.mount(&filled))?.0);
+            mount_new.push(self.mount(&session.mount_path)?);
+            mount_filled.push(self.mount(&filled)?);
         }
         Ok(Row {
             files,

@@ -8,7 +8,7 @@ use base::Rng;
 use crate::inbox::Inbox;
 use crate::nfs::{self, Attributes, Handle};
 use crate::xdr::Decoder;
-use crate::{Error, Outgoing, rpc};
+use crate::{Error, Outgoing, Pattern, rpc};
 
 /// How long a connection, a reply or room to send is waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -66,6 +66,15 @@ impl Connection {
         encode: impl FnOnce(&mut Outgoing),
         decode: impl FnOnce(Decoder<'_>) -> Result<T, Error>,
     ) -> Result<T, Error> {
+        self.call_with_pattern(encode, |decoder, _| decode(decoder))
+    }
+
+    /// The same for replies that are compared with content.
+    pub(crate) fn call_with_pattern<T>(
+        &mut self,
+        encode: impl FnOnce(&mut Outgoing),
+        decode: impl FnOnce(Decoder<'_>, &Pattern) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         let xid = self.next_xid();
         self.outgoing.open(xid);
         encode(&mut self.outgoing);
@@ -77,7 +86,7 @@ impl Connection {
                 if number != xid {
                     return Err(Error::Stream("a reply to a call not made"));
                 }
-                return decode(rpc::results(reply)?);
+                return decode(rpc::results(reply)?, self.outgoing.pattern());
             }
             if !self.inbox.fill(&mut self.stream)? {
                 return Err(Error::Stream("the server closed the connection"));

@@ -440,3 +440,45 @@ pub(crate) fn listed(
         None => Err(Error::Wrong("a listing neither advances nor ends".into())),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{listed, read, written};
+    use crate::xdr::Decoder;
+
+    fn words(words: &[u32]) -> Vec<u8> {
+        words.iter().flat_map(|word| word.to_be_bytes()).collect()
+    }
+
+    fn check<T>(reply: &[u32], decode: fn(Decoder<'_>) -> Result<T, crate::Error>, error: &str) {
+        let bytes = words(reply);
+        let text = match decode(Decoder::new(&bytes)) {
+            Ok(_) => "no error".into(),
+            Err(error) => error.to_string(),
+        };
+        assert!(text.contains(error), "{text} is not {error}");
+    }
+
+    /// `post_op_attr` with a regular file in it.
+    const ATTRIBUTES: [u32; 22] = [
+        1, 1, 0o644, 1, 0, 0, 0, 8, 0, 8, 0, 0, 0, 1, 0, 7, 1, 0, 1, 0, 1, 0,
+    ];
+
+    #[test]
+    fn replies_that_lie_are_found_out() {
+        let with = |rest: &[u32]| [[0].as_slice(), &ATTRIBUTES, rest].concat();
+        let first = |decoder: Decoder<'_>| read(decoder).map(|reply| reply.data.len());
+        check(&with(&[8, 1, 8, 1, 2]), first, "no error");
+        check(&with(&[9, 1, 8, 1, 2]), first, "count");
+        check(&with(&[8, 1, 8, 1]), first, "ends early");
+        check(&with(&[8, 1, 8, 1, 2, 3]), first, "left over");
+        check(&with(&[8, 2, 8, 1, 2]), first, "boolean");
+        check(&[0, 0, 8, 1, 8, 1, 2], first, "left out");
+        check(&[70], first, "READ answered status 70 (STALE)");
+        check(&[0, 0, 0, 8, 2, 1, 2], written, "leaves out");
+        let names = |decoder: Decoder<'_>| listed(decoder, |_| Ok(()));
+        check(&[0, 0, 1, 2, 0, 1], names, "no error");
+        check(&[0, 0, 1, 2, 0, 0], names, "neither advances nor ends");
+        check(&[0, 0, 1, 2, 1, 0, 5, 256], names, "longer than allowed");
+    }
+}

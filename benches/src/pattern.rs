@@ -1,6 +1,7 @@
 //! Contents of files: bytes that do not compress and never repeat, and that tell where they belong.
 
 use std::ops::Range;
+use std::sync::LazyLock;
 
 use base::Rng;
 
@@ -12,6 +13,13 @@ pub(crate) const PATTERN_BYTES: usize = 1024 * 1024;
 
 /// Pages of the pattern.
 const PAGES: u64 = 256;
+
+/// The unstamped bytes, drawn once.
+static SOURCE: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let rng = Rng::seeded(1);
+    let pages = (0..PATTERN_BYTES / STAMP_BYTES).map(|_| rng.bytes::<STAMP_BYTES>());
+    pages.flatten().collect()
+});
 
 const _: () = assert!(PATTERN_BYTES == 256 * STAMP_BYTES);
 
@@ -35,11 +43,7 @@ impl Pattern {
     /// The same bytes every time, so that client and echo server agree without talking.
     #[must_use]
     pub fn new() -> Self {
-        let rng = Rng::seeded(1);
-        let mut bytes = Vec::with_capacity(PATTERN_BYTES);
-        for _ in 0..PATTERN_BYTES / STAMP_BYTES {
-            bytes.extend_from_slice(&rng.bytes::<STAMP_BYTES>());
-        }
+        let bytes = SOURCE.clone();
         Self { bytes }
     }
 

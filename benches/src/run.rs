@@ -216,3 +216,101 @@ fn processor_time() -> Duration {
         .sum();
     Duration::from_secs_f64(float(ticks) / 100.0)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::{SocketAddr, TcpListener};
+    use std::sync::Arc;
+
+    use base::{Clock, SystemClock};
+    use clap::ValueEnum as _;
+
+    use super::{Limit, Options, Target, run};
+    use crate::echo::{self, Replies};
+    use crate::report::Sizes;
+    use crate::workload::Kind;
+
+    /// Serves one listener in the background until the test process ends.
+    fn background(serve: impl FnOnce(TcpListener) + Send + 'static) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::Builder::new()
+            .spawn(move || serve(listener))
+            .unwrap();
+        address
+    }
+
+    fn options(address: SocketAddr, kinds: &[Kind]) -> Options {
+        Options {
+            address,
+            target: Target::Echo(Sizes::built_in().unwrap()),
+            connections: 2,
+            depth: 8,
+            limit: Limit::Operations(40),
+            kinds: kinds.to_vec(),
+        }
+    }
+
+    fn clock() -> Arc<dyn Clock> {
+        Arc::new(SystemClock::new())
+    }
+
+    #[test]
+    fn all_loads_run_to_their_end_against_the_echo() {
+        for replies in [Replies::Batched, Replies::Single] {
+            let address = background(move |listener| drop(echo::serve(&listener, replies)));
+            let report = run(&options(address, Kind::value_variants()), &clock()).unwrap();
+            assert_eq!(report.errors(), 0, "{}", report.table());
+            for row in &report.results {
+                assert_eq!(row.operations, 40, "{}", row.procedure);
+            }
+        }
+    }
+
+    #[test]
+    fn wrong_content_is_counted_not_believed() {
+        // Everything sent comes back: right numbers and lengths, for NULL's neighbour in size.
+        let address = background(|listener| {
+            for stream in listener.incoming().take(2) {
+                let mut stream = stream.unwrap();
+                std::thread::Builder::new()
+                    .spawn(move || {
+                        let mut buffer = [0; 4096];
+                        while let Ok(count) = stream.read(&mut buffer) {
+                            if count == 0 || stream.write_all(&buffer[..count]).is_err() {
+                                break;
+                            }
+                        }
+                    })
+                    .unwrap();
+            }
+        });
+        let report = run(&options(address, &[Kind::Null]), &clock()).unwrap();
+        let row = &report.results[0];
+        assert_eq!((row.operations, row.errors), (0, 40));
+        assert!(row.first_error.as_deref().unwrap().contains("echo of"));
+    }
+
+    #[test]
+    fn a_server_that_breaks_the_stream_ends_the_load() {
+        for garbage in [vec![0xff; 64], vec![0x80, 0, 0, 4, 1, 2, 3, 4], Vec::new()] {
+            let address = background(move |listener| {
+                for stream in listener.incoming().take(2) {
+                    let mut stream = stream.unwrap();
+                    let mut some = [0; 16];
+                    stream.read_exact(&mut some).unwrap();
+                    stream.write_all(&garbage).unwrap();
+                }
+            });
+            let report = run(&options(address, &[Kind::Getattr]), &clock()).unwrap();
+            let row = &report.results[0];
+            assert_eq!(
+                (row.operations, row.errors),
+                (0, 2),
+                "{:?}",
+                row.first_error
+            );
+        }
+    }
+}

@@ -228,17 +228,14 @@ impl Connection {
         count: u32,
         stamp: Stamp,
     ) -> Result<(), Error> {
-        let same = {
-            let pattern = self.outgoing.pattern().clone();
-            self.call(
-                |call| call.read(file, offset, count),
-                |decoder| {
-                    let reply = nfs::read(decoder)?;
-                    let whole = u32::try_from(reply.data.len()).ok() == Some(count);
-                    Ok(whole && pattern.matches(stamp, reply.data))
-                },
-            )?
-        };
+        let same = self.call_with_pattern(
+            |call| call.read(file, offset, count),
+            |decoder, pattern| {
+                let reply = nfs::read(decoder)?;
+                let whole = u32::try_from(reply.data.len()).ok() == Some(count);
+                Ok(whole && pattern.matches(stamp, reply.data))
+            },
+        )?;
         if same {
             return Ok(());
         }

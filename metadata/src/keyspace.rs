@@ -33,7 +33,11 @@
 //! | inode: u64, `2`, block: u32 | `Block` |
 //! | inode: u64, `4`, parent: u64, name: bytes to end | empty: a further hard link |
 
+mod decode;
+
 use base::{SessionId, TenantId, WorkspaceId};
+
+pub use decode::{Key, decode, decode_delta_session};
 
 use crate::kv::KeyRange;
 
@@ -77,6 +81,9 @@ pub enum KeyError {
     /// The name in the key cannot be a name.
     #[error("key holds an impossible name")]
     BadName,
+    /// The key's spread is not that of its session.
+    #[error("key is not where its session's keys are")]
+    Misplaced,
 }
 
 /// Reads a key's fields front to back.
@@ -200,6 +207,12 @@ pub fn inodes(workspace: WorkspaceId) -> Vec<u8> {
 pub fn session_of(tenant: TenantId, workspace: WorkspaceId, session: SessionId) -> Vec<u8> {
     let fields = [tenant.raw(), workspace.raw(), session.raw()].map(u64::to_be_bytes);
     key(table::SESSIONS, &[&fields.concat()])
+}
+
+/// All sessions of all tenants.
+#[must_use]
+pub fn sessions_of_all() -> KeyRange {
+    KeyRange::prefix(&[table::SESSIONS])
 }
 
 /// All sessions of a tenant.

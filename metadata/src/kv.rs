@@ -135,7 +135,8 @@ pub trait Kv: Debug + Send + Sync + 'static {
 
 /// One transaction. Dropping it without a commit changes nothing.
 ///
-/// Writes are buffered; an error in them (a limit, a wrong use) is reported by the commit.
+/// Writes are buffered; an error in them (a limit, a wrong use) is reported by the next read or
+/// by the commit, and then nothing of the transaction is written.
 pub trait Transaction: Debug + Send + Sync {
     /// The version this transaction reads at; fixed by the first read.
     fn read_version(&self) -> KvFuture<'_, Version>;

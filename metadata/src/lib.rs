@@ -1,5 +1,6 @@
 //! Images, sessions and the metadata store. Knows files, nothing of NFS.
 
+pub mod check;
 pub mod error;
 pub mod image;
 pub mod keyspace;

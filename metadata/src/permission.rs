@@ -108,16 +108,23 @@ pub fn require_owner(stat: &Stat, caller: &Caller) -> Result<(), FsError> {
     }
 }
 
-/// The mode after a write, truncation or change of owner: set-user-id goes, and set-group-id with
-/// it where it means execution (without group execute it marks mandatory locking and stays).
+/// The mode of a file after a write, truncation or change of owner by `caller`: set-user-id goes,
+/// and set-group-id with it where it means execution. Without group execute it marks mandatory
+/// locking and stays, unless the caller is not of the group and so could not have set it.
 #[must_use]
-pub fn without_privileges(mode: u32) -> u32 {
-    let mode = mode & !SET_UID;
-    if mode & GROUP_EXECUTE != 0 {
+pub fn without_privileges(stat: &Stat, caller: &Caller) -> u32 {
+    let mode = stat.mode & !SET_UID;
+    if mode & GROUP_EXECUTE != 0 || !may_set_gid(caller, stat.gid) {
         mode & !SET_GID
     } else {
         mode
     }
+}
+
+/// Whether `caller` may set the set-group-id bit on an object of group `gid`.
+#[must_use]
+pub fn may_set_gid(caller: &Caller, gid: u32) -> bool {
+    caller.is_root() || caller.is_in_group(gid)
 }
 
 /// Mode and group of a new object in `dir`: a set-group-id directory hands down its group, and to
@@ -131,7 +138,7 @@ pub fn inherit(dir: &Stat, kind: FileKind, mode: u32, caller: &Caller) -> (u32, 
     if kind == FileKind::Directory {
         return (mode | SET_GID, gid);
     }
-    let may_keep = caller.is_root() || caller.is_in_group(gid) || mode & GROUP_EXECUTE == 0;
+    let may_keep = may_set_gid(caller, gid) || mode & GROUP_EXECUTE == 0;
     (if may_keep { mode } else { mode & !SET_GID }, gid)
 }
 

@@ -1,29 +1,299 @@
-//! temp
-#![allow(missing_docs)]
-use crate::image::InodeNumbers;
-use crate::record::workspace::*;
-use base::*;
-#[derive(Debug, thiserror::Error)]
+//! The durable objects beside files: tenants, workspaces, sessions, tickets, tokens.
+
+mod sessions;
+mod tickets;
+mod workspaces;
+
+pub use sessions::{ExpiredPage, OpenSession, Opened, SessionInfo, SessionPosition};
+pub use tickets::{NewTicket, TICKET_TEXT_BYTES, TicketInfo};
+pub use workspaces::{NewWorkspace, WorkspaceInfo};
+
+use std::sync::Arc;
+
+use base::{Clock, Rng, TenantId};
+
+use crate::keyspace;
+use crate::kv::{Isolation, Kv, KvError, Transaction};
+use crate::record::RecordError;
+use crate::record::workspace::{DATA_VERSION, FormatRecord, HandleKeysRecord, TenantRecord};
+use crate::transact::{Budget, TransactError, Transactor};
+
+/// Most bytes a session of a new tenant may allocate: 1 TiB.
+const TENANT_BYTES_MAX: u64 = 1 << 40;
+
+/// Most inodes a session of a new tenant may have.
+const TENANT_INODES_MAX: u64 = 100_000_000;
+
+/// Why a call failed, cut by what the caller does next.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    #[error("x")]
-    NotFound { what: String },
-    #[error("x")]
-    Corrupt { what: String, why: String },
-    #[error("x")]
-    Unavailable(String),
-    #[error("x")]
-    Other,
+    /// There is no such thing.
+    #[error("no such {what}")]
+    NotFound {
+        /// What was looked for, with its name.
+        what: String,
+    },
+    /// There is one already.
+    #[error("{what} exists already")]
+    Exists {
+        /// What, with its name.
+        what: String,
+    },
+    /// An argument is not acceptable.
+    #[error("{why}")]
+    Invalid {
+        /// What is wrong, and what to do.
+        why: String,
+    },
+    /// The ticket or session has ended.
+    #[error("{what} has expired")]
+    Expired {
+        /// What has.
+        what: String,
+    },
+    /// The data was written by another release.
+    #[error(
+        "data has format version {found}, this release reads version {supported}: use a release \
+         that reads version {found}; nothing was changed"
+    )]
+    Version {
+        /// The data's version.
+        found: u32,
+        /// The version this release reads.
+        supported: u32,
+    },
+    /// Stored data is damaged.
+    #[error("stored {what} is damaged: {why}; run `holdfast check` and restore from a backup")]
+    Corrupt {
+        /// Which record.
+        what: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The store cannot serve now; a later try may succeed.
+    #[error("metadata store: {0}")]
+    Unavailable(KvError),
 }
-#[derive(Debug, Clone)]
-pub struct Store;
+
+impl From<KvError> for StoreError {
+    fn from(error: KvError) -> Self {
+        match error {
+            KvError::Corrupt(why) => Self::Corrupt {
+                what: "metadata store".into(),
+                why,
+            },
+            error => Self::Unavailable(error),
+        }
+    }
+}
+
+impl TransactError for StoreError {
+    fn as_kv(&self) -> Option<&KvError> {
+        match self {
+            Self::Unavailable(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// The store. Cloning shares it.
+#[derive(Clone, Debug)]
+pub struct Store {
+    transactor: Transactor,
+    clock: Arc<dyn Clock>,
+    rng: Arc<Rng>,
+}
+
 impl Store {
+    /// Opens the store on `kv`, and initialises it if it is empty: format, handle keys, and the
+    /// tenant `default`.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Version`] if another release wrote the data; nothing is changed then.
+    ///
+    /// # Cancellation
+    ///
+    /// Not cancel-safe; opening again settles it.
+    pub async fn open(
+        kv: Arc<dyn Kv>,
+        clock: Arc<dyn Clock>,
+        rng: Arc<Rng>,
+    ) -> Result<Self, StoreError> {
+        let transactor = Transactor::new(kv, Arc::clone(&clock), Arc::clone(&rng));
+        let store = Self {
+            transactor,
+            clock,
+            rng,
+        };
+        store.initialise().await?;
+        Ok(store)
+    }
+
+    async fn initialise(&self) -> Result<(), StoreError> {
+        let now = self.clock.wall();
+        let format = FormatRecord {
+            data_version: DATA_VERSION,
+            installation: self.rng.bytes(),
+            created: now,
+        };
+        let keys = HandleKeysRecord {
+            keys: vec![(1, self.rng.bytes())],
+        };
+        let tenant = TenantRecord {
+            name: "default".into(),
+            bytes_max: TENANT_BYTES_MAX,
+            inodes_max: TENANT_INODES_MAX,
+            domain_key: self.rng.bytes(),
+            created: now,
+        };
+        let (format, keys, tenant) = (&format, &keys, &tenant);
+        let body = |txn: &mut dyn Transaction| {
+            txn.set(&keyspace::format(), &format.encode());
+            txn.set(&keyspace::handle_keys(), &keys.encode());
+            txn.set(&keyspace::tenant(TenantId::DEFAULT), &tenant.encode());
+            let id = TenantId::DEFAULT.raw().to_be_bytes();
+            txn.set(&keyspace::tenant_name(&tenant.name), &id);
+        };
+        self.transactor
+            .transact(Budget::default(), |txn, _| {
+                // Right however often it is applied: once there is a format nothing is written.
+                Box::pin(async move {
+                    match txn
+                        .get(&keyspace::format(), Isolation::Serializable)
+                        .await?
+                    {
+                        Some(record) => check_format(&record),
+                        None => {
+                            body(txn);
+                            Ok(())
+                        }
+                    }
+                })
+            })
+            .await
+    }
+
+    /// The keys that sign file handles.
+    ///
+    /// # Errors
+    ///
+    /// The store fails or the record is damaged.
     pub async fn handle_keys(&self) -> Result<HandleKeysRecord, StoreError> {
-        Err(StoreError::Other)
+        let record = self.read(&keyspace::handle_keys(), "handle keys").await?;
+        HandleKeysRecord::decode(&record).map_err(damaged("handle keys"))
     }
-    pub async fn allocate_inodes(&self, _: WorkspaceId) -> Result<InodeNumbers, StoreError> {
-        Err(StoreError::Other)
+
+    /// Makes a new key that signs file handles from the next start on. Handles under the key before
+    /// stay good, those under older ones become stale; so do not rotate twice while clients still
+    /// use handles from before.
+    ///
+    /// # Errors
+    ///
+    /// The store fails or the record is damaged.
+    ///
+    /// # Cancellation
+    ///
+    /// Not cancel-safe: the keys may or may not have been rotated.
+    pub async fn rotate_handle_keys(&self) -> Result<HandleKeysRecord, StoreError> {
+        let secret: [u8; 32] = self.rng.bytes();
+        self.transactor
+            .transact(Budget::default(), |txn, _| {
+                Box::pin(async move {
+                    let key = keyspace::handle_keys();
+                    let found = txn.get(&key, Isolation::Serializable).await?;
+                    let found = found.ok_or_else(|| StoreError::NotFound {
+                        what: "handle keys".into(),
+                    })?;
+                    let mut record =
+                        HandleKeysRecord::decode(&found).map_err(damaged("handle keys"))?;
+                    match record.keys.first().copied() {
+                        // An attempt whose outcome was unknown has been made after all.
+                        Some((_, newest)) if newest == secret => return Ok(record),
+                        Some((id, old)) => {
+                            // Key 0 is never given, as in the first record.
+                            let next = id.checked_add(1).unwrap_or(1);
+                            record.keys = vec![(next, secret), (id, old)];
+                        }
+                        None => record.keys = vec![(1, secret)],
+                    }
+                    txn.set(&key, &record.encode());
+                    Ok(record)
+                })
+            })
+            .await
     }
-    pub async fn resolve_ticket(&self, _: &str) -> Result<TicketRecord, StoreError> {
-        Err(StoreError::Other)
+
+    /// A tenant.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, or the store fails.
+    pub async fn tenant(&self, tenant: TenantId) -> Result<TenantRecord, StoreError> {
+        let record = self.read(&keyspace::tenant(tenant), "tenant").await?;
+        TenantRecord::decode(&record).map_err(damaged("tenant"))
+    }
+
+    /// What the data is.
+    ///
+    /// # Errors
+    ///
+    /// The store fails or the record is damaged.
+    pub async fn format(&self) -> Result<FormatRecord, StoreError> {
+        let record = self.read(&keyspace::format(), "format record").await?;
+        FormatRecord::decode(&record).map_err(damaged("format record"))
+    }
+
+    /// Reads one key by itself.
+    async fn read(&self, key: &[u8], what: &str) -> Result<bytes::Bytes, StoreError> {
+        let txn = self.transactor.kv().begin();
+        // Alone in its transaction, which is never committed: nothing to conflict with.
+        let value = txn.get(key, Isolation::Snapshot).await?;
+        value.ok_or_else(|| StoreError::NotFound {
+            what: what.to_owned(),
+        })
     }
 }
+
+fn check_format(record: &[u8]) -> Result<(), StoreError> {
+    let version = |found| StoreError::Version {
+        found,
+        supported: DATA_VERSION,
+    };
+    let format = FormatRecord::decode(record).map_err(|error| match error {
+        RecordError::Version(found) => version(u32::from(found)),
+        error => damaged("format record")(error),
+    })?;
+    if format.data_version == DATA_VERSION {
+        Ok(())
+    } else {
+        Err(version(format.data_version))
+    }
+}
+
+/// Turns a decoding error into one that names the record.
+fn damaged(what: &str) -> impl Fn(RecordError) -> StoreError {
+    let what = what.to_owned();
+    move |error| StoreError::Corrupt {
+        what: what.clone(),
+        why: error.to_string(),
+    }
+}
+
+/// Checks a name that people give to things: 1 to 64 of `a-z A-Z 0-9 . _ -`, not beginning with
+/// `.` or `-`.
+fn check_name(what: &str, name: &str) -> Result<(), StoreError> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    let first_ok = !name.starts_with(['.', '-']);
+    if name.is_empty() || name.len() > 64 || !name.bytes().all(allowed) || !first_ok {
+        let why = format!(
+            "{what} name {name:?} is not acceptable: use 1 to 64 of a-z, A-Z, 0-9, '.', '_' and \
+             '-', and begin with none of '.' and '-'"
+        );
+        return Err(StoreError::Invalid { why });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -103,7 +103,8 @@ impl Transactor {
     /// there, `body` returns its result and writes nothing. If not, `body` goes on as usual. The
     /// look must be a serializable read: then an attempt that comes late conflicts with this one
     /// and can no longer happen. A body that is right however often it is applied may ignore the
-    /// argument.
+    /// argument. A body that refuses (returns an error of its own) writes nothing that a late
+    /// attempt could conflict with; where that matters, it must write instead.
     ///
     /// # Errors
     ///

@@ -105,22 +105,20 @@ impl Connection {
 
     /// Sends a reply whose guard is gone already.
     pub(crate) fn send_late(&self, reply: Reply) {
-        self.send(std::iter::once(reply));
+        self.send(reply.wire_bytes(), std::iter::once(reply));
     }
 
-    /// Sends replies, or as much of them as the socket takes now; the rest follows.
-    fn send(&self, replies: impl Iterator<Item = Reply>) {
-        let mut bytes = 0;
-        let mut count = 0;
-        let replies = replies.inspect(|reply| {
-            bytes += reply.wire_bytes();
-            count += 1;
-        });
-        self.outbound.push(replies);
+    /// Sends replies of `bytes` bytes together, or as much of them as the socket takes now; the
+    /// rest follows.
+    fn send(&self, bytes: usize, replies: impl ExactSizeIterator<Item = Reply>) {
         if self.outbound.is_broken() {
+            let count = u64::try_from(replies.len()).unwrap_or(0);
             self.shared.counters.replies_dropped.add(count);
+            return;
         }
+        // Before they are in the queue: another thread may write and release them at once.
         self.charge(bytes);
+        self.outbound.push(bytes, replies);
         let (written, gone) = self.outbound.flush();
         self.settle(written, gone);
     }
@@ -181,6 +179,14 @@ impl Connection {
     }
 }
 
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // Replies that were queued when the socket broke.
+        let held = self.held_bytes.load(Ordering::SeqCst);
+        self.shared.budget.release(budgeted(held));
+    }
+}
+
 /// The part of a connection's held bytes that the process's budget is told.
 const fn budgeted(held: usize) -> usize {
     held.saturating_sub(UNBUDGETED_BYTES)
@@ -219,7 +225,8 @@ impl CallGuard {
 
     /// Answers the call, from any thread.
     pub fn send(self, reply: Reply) {
-        self.connection.send(std::iter::once(reply));
+        let bytes = reply.wire_bytes();
+        self.connection.send(bytes, std::iter::once(reply));
     }
 
     /// Closes the connection, see [`Connection::close`].
@@ -454,8 +461,8 @@ impl<S: Service> ConnectionTask<S> {
 
     fn send_replies(&mut self) {
         if !self.replies.is_empty() {
-            self.reply_bytes = 0;
-            self.connection.send(self.replies.drain(..));
+            let bytes = std::mem::take(&mut self.reply_bytes);
+            self.connection.send(bytes, self.replies.drain(..));
         }
     }
 

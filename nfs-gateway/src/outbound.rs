@@ -75,13 +75,10 @@ impl Outbound {
         }
     }
 
-    /// Queues replies; [`Outbound::flush`] writes them.
-    pub(crate) fn push(&self, replies: impl Iterator<Item = Reply>) {
+    /// Queues replies of `bytes` bytes together; [`Outbound::flush`] writes them.
+    pub(crate) fn push(&self, bytes: usize, replies: impl Iterator<Item = Reply>) {
         let mut queue = self.queue.lock();
-        let mut bytes = 0;
-        queue
-            .waiting
-            .extend(replies.inspect(|reply| bytes += reply.wire_bytes()));
+        queue.waiting.extend(replies);
         self.queued_bytes.fetch_add(bytes, Ordering::SeqCst);
     }
 

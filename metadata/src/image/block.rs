@@ -1,5 +1,7 @@
 //! One block of a file: its body, and what lies over it.
 
+use std::ops::Range;
+
 use base::ChunkId;
 use base::limits::{INLINE_BLOCK_BYTES_MAX, PATCH_BYTES_MAX, PATCHES_MAX};
 use bytes::Bytes;
@@ -230,6 +232,15 @@ fn take(pieces: &[Piece], from: u32, start: u32, stop: u32, result: &mut Vec<Pie
 /// Bytes allocated for a block with `over` laid over it: the union of all that holds data.
 #[must_use]
 pub fn allocated(block: Option<&Block>, over: [Option<&Extents>; 2]) -> u64 {
+    allocated_with(block, over, 0..0)
+}
+
+/// The same with data at `extra` too.
+pub(super) fn allocated_with(
+    block: Option<&Block>,
+    over: [Option<&Extents>; 2],
+    extra: Range<u32>,
+) -> u64 {
     let patches = block.map(|block| &block.patches);
     let layers = [patches, over[0], over[1]];
     let mut runs: Vec<(u32, u32)> = layers
@@ -242,6 +253,7 @@ pub fn allocated(block: Option<&Block>, over: [Option<&Extents>; 2]) -> u64 {
                 offset.saturating_add(u32::try_from(data.len()).unwrap_or(u32::MAX)),
             )
         })
+        .chain([(extra.start, extra.end)])
         .collect();
     let body_end = block.map_or(0, |block| block.valid);
     runs.sort_unstable();

@@ -62,7 +62,8 @@ impl Slot {
     pub(super) fn is_evictable(&self, durable: u64) -> bool {
         match self {
             Self::Live(cell) => {
-                cell.changed <= durable && cell.file().is_none_or(FileData::is_clean)
+                let at_rest = |file: &FileData| file.is_clean() && !file.in_flight;
+                cell.changed <= durable && cell.file().is_none_or(at_rest)
             }
             Self::Gone { changed } => *changed <= durable,
         }

@@ -1,12 +1,13 @@
 //! Directories in memory: entries by the hash of their names.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use base::{InodeId, Name};
 use smallvec::SmallVec;
 
 use super::Image;
 use super::cell::{Content, Slot};
+use super::hash::Cells;
 use super::load::LoadedEntry;
 use super::spans::Spans;
 use crate::error::{FsError, Miss, OpResult};
@@ -30,21 +31,21 @@ pub(crate) struct DirData {
 /// A look at attributes while a directory is listed.
 #[derive(Debug)]
 pub struct Peek<'a> {
-    cells: &'a HashMap<InodeId, Slot>,
+    cells: &'a Cells,
     watermark: std::cell::Cell<u64>,
 }
 
 impl Peek<'_> {
-    /// The attributes of `inode` if they are loaded; counts as looking at it.
+    /// The attributes of `inode`; counts as looking at it. `None` if it is not loaded,
+    /// `Some(None)` if there is no such inode.
     #[must_use]
-    pub fn stat(&self, inode: InodeId) -> Option<Stat> {
-        match self.cells.get(&inode) {
-            Some(Slot::Live(cell)) => {
-                self.watermark.set(self.watermark.get().max(cell.changed));
-                Some(cell.stat)
-            }
-            _ => None,
-        }
+    pub fn stat(&self, inode: InodeId) -> Option<Option<Stat>> {
+        let (changed, stat) = match self.cells.get(&inode)? {
+            Slot::Live(cell) => (cell.changed, Some(cell.stat)),
+            Slot::Gone { changed } => (*changed, None),
+        };
+        self.watermark.set(self.watermark.get().max(changed));
+        Some(stat)
     }
 }
 

@@ -11,7 +11,7 @@ use base::{InodeId, Timestamp};
 use bytes::Bytes;
 
 use super::Image;
-use super::block::{Block, Piece, allocated};
+use super::block::{Block, Piece, allocated, allocated_with};
 use super::cell::{Cell, Content};
 use super::extents::{Extents, index};
 use super::spans::Spans;
@@ -37,6 +37,8 @@ pub(crate) struct FileData {
     pub(super) writing_since: u64,
     /// Where the next write-back begins, so that a busy block does not starve the others.
     pub(super) cursor: u32,
+    /// A write-back runs. `writing` alone does not tell: a cut may have left nothing of it.
+    pub(super) in_flight: bool,
     /// Where the file has been cut since that write-back began.
     pub(super) cut: u64,
     pub(super) stable_size: u64,
@@ -56,6 +58,7 @@ impl FileData {
             since: BTreeMap::new(),
             writing_since: u64::MAX,
             cursor: 0,
+            in_flight: false,
             cut: u64::MAX,
             stable_size: 0,
             stable_used: 0,
@@ -203,29 +206,33 @@ impl Image {
         }
         let size = u64::from(self.config.block_bytes);
         let (first, last) = (offset / size, (end - 1) / size);
-        if self.file_data(inode)?.loaded.covers(first, last) {
+        // The first block that is not loaded, so that a wide range is loaded part by part.
+        let loaded = &self.file_data(inode)?.loaded;
+        let gap = loaded
+            .end_of(first)
+            .map_or(first, |end| end.saturating_add(1));
+        if gap > last || loaded.covers(first, last) {
             return Ok(());
         }
         let clamp = |block: u64| u32::try_from(block).unwrap_or(u32::MAX);
-        Err(Miss::Blocks {
-            inode,
-            first: clamp(first),
-            last: clamp(last),
-        }
-        .into())
+        let (first, last) = (clamp(gap), clamp(last));
+        Err(Miss::Blocks { inode, first, last }.into())
     }
 
-    /// Allocated bytes that a write to `offset..end` adds at most.
+    /// Allocated bytes that a write to `offset..end` adds.
     pub(crate) fn growth(&mut self, inode: InodeId, offset: u64, end: u64) -> OpResult<u64> {
         let block_bytes = self.config.block_bytes;
         let file = self.file_data(inode)?;
-        let mut growth = 0;
-        for part in parts(offset, end, block_bytes) {
-            let wanted = u64::from(part.to - part.from).next_multiple_of(4096);
-            let room = u64::from(block_bytes).saturating_sub(file.visible_allocation(part.block));
-            growth += wanted.min(room);
-        }
-        Ok(growth)
+        Ok(parts(offset, end, block_bytes)
+            .map(|part| {
+                let grown = allocated_with(
+                    file.blocks.get(&part.block),
+                    [file.writing.get(&part.block), file.dirty.get(&part.block)],
+                    part.from..part.to,
+                );
+                grown - file.visible_allocation(part.block)
+            })
+            .sum())
     }
 
     /// Buffers data. All that can fail has been checked: blocks loaded, size and quota.
@@ -238,6 +245,8 @@ impl Image {
     ) {
         let block_bytes = self.config.block_bytes;
         let length = u64::try_from(data.len()).unwrap_or(u64::MAX);
+        self.writes += 1;
+        let serial = self.writes;
         let cell = self.known(inode);
         let Content::File(file) = &mut cell.content else {
             return;
@@ -253,6 +262,7 @@ impl Image {
                 .entry(part.block)
                 .or_default()
                 .insert(part.from, slice);
+            file.since.entry(part.block).or_insert(serial);
             after += file.visible_allocation(part.block);
             taken += bytes;
         }

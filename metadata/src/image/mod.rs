@@ -13,13 +13,12 @@ mod changes;
 mod dir;
 mod extents;
 mod file;
+mod hash;
 mod links;
 mod load;
 mod names;
 mod spans;
 mod writeback;
-
-use std::collections::HashMap;
 
 use base::{InodeId, Timestamp};
 
@@ -34,6 +33,7 @@ pub use writeback::{BlockJob, WriteJob};
 use crate::error::{FsError, Miss, OpResult};
 use crate::stat::Stat;
 use cell::{Cell, Slot};
+use hash::Cells;
 
 /// About what a cell costs in memory, in bytes, beside entries and blocks.
 const CELL_BYTES: usize = 384;
@@ -101,7 +101,7 @@ pub struct Ran {
 pub struct Image {
     config: ImageConfig,
     hasher: NameHasher,
-    cells: HashMap<InodeId, Slot>,
+    cells: Cells,
     changes: Changes,
     /// Usage as it will be once buffered data is written: what quotas are checked against.
     visible_bytes: u64,
@@ -131,7 +131,7 @@ impl Image {
         Self {
             config,
             hasher,
-            cells: HashMap::new(),
+            cells: Cells::default(),
             changes: Changes::default(),
             visible_bytes: totals.usage.bytes,
             usage: totals.usage,
@@ -300,9 +300,9 @@ impl Image {
         }
     }
 
-    /// Fails if `bytes` more would exceed the quota.
+    /// Fails if `bytes` more would exceed the quota. What needs none is fine beyond it too.
     pub(crate) fn require_bytes(&self, bytes: u64) -> OpResult<()> {
-        if self.visible_bytes.saturating_add(bytes) > self.config.bytes_max {
+        if bytes > 0 && self.visible_bytes.saturating_add(bytes) > self.config.bytes_max {
             return Err(FsError::QuotaExceeded.into());
         }
         Ok(())
@@ -416,3 +416,6 @@ impl Image {
 fn unreachable_cell(inode: InodeId) -> ! {
     panic!("operation changes {inode:?} without having read it")
 }
+
+#[cfg(test)]
+mod tests;

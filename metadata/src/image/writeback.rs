@@ -75,7 +75,7 @@ impl Image {
     #[must_use]
     pub fn is_writing(&self, inode: InodeId) -> bool {
         matches!(self.cells.get(&inode), Some(Slot::Live(cell))
-            if cell.file().is_some_and(|file| !file.writing.is_empty()))
+            if cell.file().is_some_and(|file| file.in_flight))
     }
 
     /// Unwritten bytes of a file that no write-back has taken yet.
@@ -112,8 +112,8 @@ impl Image {
         let Content::File(file) = &mut cell.content else {
             return true;
         };
-        if !file.writing.is_empty() {
-            return false;
+        if file.in_flight {
+            return file.is_clean();
         }
         let empty = Block::default();
         let mut settled = Vec::new();
@@ -150,9 +150,10 @@ impl Image {
         let Content::File(file) = &mut cell.content else {
             return None;
         };
-        if !file.writing.is_empty() || file.dirty.is_empty() {
+        if file.in_flight || file.dirty.is_empty() {
             return None;
         }
+        file.in_flight = true;
         file.cut = u64::MAX;
         let mut blocks = Vec::new();
         let mut bytes = 0;
@@ -187,6 +188,7 @@ impl Image {
             return;
         };
         let cut = file.cut;
+        file.in_flight = false;
         file.writing_since = u64::MAX;
         for over in std::mem::take(&mut file.writing).into_values() {
             self.buffered_bytes -= over.bytes();
@@ -211,6 +213,7 @@ impl Image {
         let Content::File(file) = &mut cell.content else {
             return;
         };
+        file.in_flight = false;
         let (mut before, mut after) = (0, 0);
         for (at, mut old) in std::mem::take(&mut file.writing) {
             before += old.bytes();
@@ -240,6 +243,7 @@ impl Image {
         file.since.clear();
         file.writing.clear();
         file.writing_since = u64::MAX;
+        file.cut = file.cut.min(file.stable_size);
         self.visible_bytes = self.visible_bytes + file.stable_used - cell.stat.used;
         cell.stat.used = file.stable_used;
         cell.stat.size = file.stable_size;

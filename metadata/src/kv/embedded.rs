@@ -33,7 +33,7 @@ use super::core::{CommitRequest, CoreTransaction, Store, Versions};
 use super::{Committed, Kv, KvError, KvFuture, Transaction, Version};
 
 #[cfg(any(test, feature = "testing"))]
-pub use self::file::DiskFaults;
+pub use self::file::{DiskChange, DiskFaults};
 
 /// Disk space kept back from callers unless configured, in bytes: enough to delete and to finish
 /// what was begun when the disk is full.
@@ -140,13 +140,15 @@ impl EmbeddedKv {
     ) -> Result<Self, OpenError> {
         let settings = Settings::new(path, options);
         let (file, lock) = File::open_or_create(&settings)?;
-        let (version, snapshot) = file.snapshot().map_err(|failure| failure.on_open(path))?;
+        let newest = file.newest().map_err(|failure| failure.on_open(path))?;
+        let version = newest.version;
         let space = Space::new(path, options.reserve_bytes, Arc::clone(&clock));
+        space.set_stored_bytes(newest.bytes);
         let now = clock.monotonic();
         let shared = Arc::new(Shared {
             clock,
             queue: Queue::new(),
-            versions: RwLock::new(Versions::new(version, now, snapshot)),
+            versions: RwLock::new(Versions::new(version, now, newest.snapshot)),
             down: Mutex::new(None),
             space,
         });
@@ -160,6 +162,12 @@ impl EmbeddedKv {
             shared,
             writer: Mutex::new(Some(writer)),
         })
+    }
+
+    /// Bytes of all keys and values stored.
+    #[must_use]
+    pub fn stored_bytes(&self) -> u64 {
+        self.shared.space.stored_bytes()
     }
 
     /// Refuses new commits, finishes those in the queue, and closes the file. Blocks for that

@@ -308,3 +308,33 @@ impl Snapshot for MemorySnapshot {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use base::{ManualClock, Timestamp};
+
+    use super::super::core::AGE_MAX;
+    use super::*;
+
+    /// What no transaction can read any more is not kept.
+    #[tokio::test]
+    async fn old_values_are_dropped() {
+        let clock = Arc::new(ManualClock::new(Timestamp::EPOCH));
+        let kv = MemoryKv::new(clock.clone());
+        for round in 0..100_u8 {
+            let mut transaction = kv.begin();
+            transaction.set(b"rewritten", &[round]);
+            transaction.set(&[b'k', round], b"");
+            if let Some(before) = round.checked_sub(1) {
+                transaction.clear(&[b'k', before]);
+            }
+            transaction.commit().await.unwrap();
+            clock.advance(AGE_MAX / 10);
+        }
+        let content = kv.store.content.read();
+        let values: usize = content.keys.values().map(Vec::len).sum();
+        assert!(content.keys.len() < 20, "{} keys", content.keys.len());
+        assert!(values < 50, "{values} values");
+        assert!(content.written.len() < 20);
+    }
+}

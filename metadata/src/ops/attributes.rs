@@ -47,7 +47,12 @@ pub fn getattr(image: &mut Image, inode: InodeId) -> OpResult<Stat> {
 pub fn access(image: &mut Image, cx: Context<'_>, inode: InodeId) -> OpResult<(Access, Stat)> {
     let stat = image.stat(inode)?;
     let bits = granted(&stat, cx.caller);
-    let writable = bits & WRITE != 0 && !image.config().read_only;
+    // Writing into a pipe or to a device changes nothing that is stored.
+    let stored = matches!(
+        stat.kind,
+        FileKind::File | FileKind::Directory | FileKind::Symlink
+    );
+    let writable = bits & WRITE != 0 && !(stored && image.config().read_only);
     let access = if stat.is_dir() {
         let search = bits & EXECUTE != 0;
         Access {

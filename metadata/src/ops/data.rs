@@ -94,7 +94,7 @@ pub fn write(
     let growth = image.growth(inode, offset, end)?;
     image.require_bytes(growth)?;
     image.buffer_write(inode, offset, data, cx.now);
-    let mode = without_privileges(file.mode);
+    let mode = without_privileges(&file, cx.caller);
     if !cx.caller.is_root() && mode != file.mode {
         image.update(inode, |stat| stat.mode = mode);
     }

@@ -22,7 +22,7 @@ pub struct Removed {
 /// `NotFound`, `NotDirectory`, `IsDirectory`, `AccessDenied`, `NotPermitted`, `ReadOnly`,
 /// `NameTooLong`, `Invalid`, `Stale`.
 pub fn remove(image: &mut Image, cx: Context<'_>, dir: InodeId, name: &[u8]) -> OpResult<Removed> {
-    let (stat, child, name) = check(image, cx, dir, name, b".")?;
+    let (stat, child, name) = check(image, cx, dir, name, [FsError::IsDirectory; 2])?;
     if child.is_dir() {
         return Err(FsError::IsDirectory.into());
     }
@@ -40,7 +40,7 @@ pub fn remove(image: &mut Image, cx: Context<'_>, dir: InodeId, name: &[u8]) -> 
 ///
 /// As [`remove`], and `NotEmpty`; `NotDirectory` also if the name is something else.
 pub fn rmdir(image: &mut Image, cx: Context<'_>, dir: InodeId, name: &[u8]) -> OpResult<Removed> {
-    let (stat, child, name) = check(image, cx, dir, name, b"..")?;
+    let (stat, child, name) = check(image, cx, dir, name, [FsError::Invalid, FsError::NotEmpty])?;
     if !child.is_dir() {
         return Err(FsError::NotDirectory.into());
     }
@@ -54,24 +54,22 @@ pub fn rmdir(image: &mut Image, cx: Context<'_>, dir: InodeId, name: &[u8]) -> O
     })
 }
 
-/// What both check: the directory, the name and the caller's right to remove it.
+/// What both check: the directory, the name and the caller's right to remove it. `.` and `..` have
+/// errors of their own.
 fn check(
     image: &mut Image,
     cx: Context<'_>,
     dir: InodeId,
     name: &[u8],
-    not_empty: &[u8],
+    [dot, dot_dot]: [FsError; 2],
 ) -> OpResult<(Stat, Stat, Name)> {
     image.require_writable()?;
     let stat = directory(image, dir)?;
     require(&stat, cx.caller, EXECUTE)?;
-    if name == b"." || name == b".." {
-        let error = if name == not_empty {
-            FsError::NotEmpty
-        } else {
-            FsError::Invalid
-        };
-        return Err(error.into());
+    match name {
+        b"." => return Err(dot.into()),
+        b".." => return Err(dot_dot.into()),
+        _ => {}
     }
     let name = Name::new(name)?;
     let entry = image

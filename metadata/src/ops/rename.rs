@@ -53,14 +53,10 @@ pub fn rename(
     require(&to.dir, cx.caller, EXECUTE)?;
     let source = image.entry(from_dir, from_name)?.ok_or(FsError::NotFound)?;
     let source = image.stat(source.inode)?;
-    require_remove(&from.dir, &source, cx.caller)?;
     let target = match image.entry(to_dir, to_name)? {
         Some(entry) => Some(image.stat(entry.inode)?),
         None => None,
     };
-    if source.is_dir() && from_dir != to_dir {
-        check_not_inside(image, source.inode, to_dir)?;
-    }
     if target.is_some_and(|target| target.inode == source.inode) {
         let unchanged = |dir: &Stat| Wcc {
             before: Before::from(dir),
@@ -70,6 +66,10 @@ pub fn rename(
             from: unchanged(&from.dir),
             to: unchanged(&to.dir),
         });
+    }
+    require_remove(&from.dir, &source, cx.caller)?;
+    if source.is_dir() && from_dir != to_dir {
+        check_not_inside(image, source.inode, to_dir)?;
     }
     check_target(image, cx, &to.dir, &source, target.as_ref())?;
     if source.is_dir() && from_dir != to_dir {

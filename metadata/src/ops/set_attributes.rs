@@ -6,10 +6,14 @@ use super::Context;
 use super::create::time_value;
 use crate::error::{FsError, OpResult};
 use crate::image::Image;
-use crate::permission::{SET_GID, require_owner, require_write_data, without_privileges};
+use crate::permission::{
+    GROUP_EXECUTE, SET_GID, SET_UID, may_set_gid, require_owner, require_write_data,
+    without_privileges,
+};
 use crate::stat::{Before, FileKind, SetAttrs, SetTime, Stat, Wcc};
 
-/// Changes attributes of `inode`; with a guard only if its ctime is the given one.
+/// Changes attributes of `inode`; with a guard only if its ctime is the given one. Without any
+/// attribute to change nothing happens.
 ///
 /// # Errors
 ///
@@ -26,6 +30,17 @@ pub fn set_attributes(
     let stat = image.stat(inode)?;
     if guard.is_some_and(|ctime| ctime != stat.ctime) {
         return Err(FsError::GuardMismatch.into());
+    }
+    let attrs = SetAttrs {
+        // A symbolic link has no mode of its own.
+        mode: attrs.mode.filter(|_| stat.kind != FileKind::Symlink),
+        ..attrs
+    };
+    if attrs == SetAttrs::default() {
+        return Ok(Wcc {
+            before: Before::from(&stat),
+            after: stat,
+        });
     }
     check_owner(&stat, cx.caller, &attrs)?;
     check_times(&stat, cx.caller, &attrs)?;
@@ -129,25 +144,25 @@ fn check_times(stat: &Stat, caller: &Caller, attrs: &SetAttrs) -> Result<(), FsE
     Ok(())
 }
 
-/// The mode after all rules about privileged bits.
+/// The mode after all rules about privileged bits; those of Linux, which POSIX leaves open.
 fn new_mode(stat: &Stat, caller: &Caller, attrs: &SetAttrs) -> u32 {
-    let mut mode = attrs.mode.map_or(stat.mode, |mode| mode & 0o7777);
-    if stat.is_dir() {
-        let gid = attrs.gid.unwrap_or(stat.gid);
-        if attrs.mode.is_some() && !caller.is_root() && !caller.is_in_group(gid) {
-            mode &= !SET_GID;
-        }
-        return mode;
+    let changes_owner = (attrs.uid.is_some() || attrs.gid.is_some()) && !stat.is_dir();
+    let cuts_as_user = attrs.size.is_some() && !caller.is_root();
+    let Some(asked) = attrs.mode else {
+        return if changes_owner || cuts_as_user {
+            without_privileges(stat, caller)
+        } else {
+            stat.mode
+        };
+    };
+    let mut mode = asked & 0o7777;
+    if changes_owner {
+        mode &= !SET_UID;
     }
+    let executes = mode & GROUP_EXECUTE != 0;
     let gid = attrs.gid.unwrap_or(stat.gid);
-    if attrs.mode.is_some() && !caller.is_root() && !caller.is_in_group(gid) {
+    if (changes_owner && executes) || !may_set_gid(caller, gid) {
         mode &= !SET_GID;
     }
-    let changes_owner = attrs.uid.is_some() || attrs.gid.is_some();
-    let cuts_as_user = attrs.size.is_some() && !caller.is_root() && attrs.mode.is_none();
-    if changes_owner || cuts_as_user {
-        without_privileges(mode)
-    } else {
-        mode
-    }
+    mode
 }

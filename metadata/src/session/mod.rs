@@ -6,4 +6,5 @@ mod own;
 
 pub use flush::{Fence, FlushBatch, FlushError, StoredReply};
 pub use load::{Loaded, load};
+pub(crate) use own::REPLIES_MAX;
 pub use own::{OwnError, Owned, root_record, take_over};

@@ -21,7 +21,7 @@ use crate::stat::{Device, FileKind, Stat};
 const ATTEMPTS_MAX: u32 = 20;
 
 /// Most stored replies that are loaded; flushes keep fewer.
-const REPLIES_MAX: usize = 8192;
+pub(crate) const REPLIES_MAX: usize = 8192;
 
 /// Why a session could not be taken over.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -175,21 +175,23 @@ async fn calls_are_answered_however_they_come() {
 async fn late_answers_go_out_from_any_thread() {
     let server = serve(ServerLimits::default()).await;
     let mut stream = server.connect();
-    for xid in 0..100 {
+    for xid in 0..1000 {
         stream.write_all(&call(xid, HOLD)).unwrap();
     }
     server
-        .await_that("calls are held", |server| server.taken() == 100)
+        .await_that("calls are held", |server| {
+            server.service.held.lock().len() == 1000
+        })
         .await;
     assert_eq!(
         server.service.held.lock()[0]
             .1
             .connection()
             .calls_in_flight(),
-        100
+        1000
     );
     std::thread::scope(|scope| {
-        for _ in 0..4 {
+        for _ in 0..8 {
             scope.spawn(|| {
                 while let Some((xid, guard)) = { server.service.held.lock().pop() } {
                     guard.send(rpc::success(xid).finish());
@@ -197,9 +199,9 @@ async fn late_answers_go_out_from_any_thread() {
             });
         }
     });
-    let mut xids: Vec<u32> = (0..100).map(|_| reply(&mut stream).unwrap().0).collect();
+    let mut xids: Vec<u32> = (0..1000).map(|_| reply(&mut stream).unwrap().0).collect();
     xids.sort_unstable();
-    assert!(xids.into_iter().eq(0..100));
+    assert!(xids.into_iter().eq(0..1000));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -399,7 +401,7 @@ async fn an_idle_connection_is_closed_and_a_waiting_one_is_not() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_panic_costs_one_connection() {
-    let server = serve(impatient()).await;
+    let server = serve(ServerLimits::default()).await;
     let mut other = server.connect();
     let mut stream = server.connect();
     stream

@@ -3,12 +3,14 @@
 //! The cookie is made from the hash of the name, so it is good on every gateway and after any
 //! change of the directory; the cookie verifier is always zero and never checked.
 
-use base::InodeId;
-use metadata::image::cookie_of;
+use base::{InodeId, Name};
+use metadata::image::{Peek, cookie_of};
+use metadata::record::entry::Entry;
+use metadata::stat::Stat;
 use metadata::{FsError, Miss, OpError, OpResult, ops};
 use nfsserve::nfs::nfsstat3;
 
-use super::{Scope, Step};
+use super::{Scope, Step, View};
 use crate::wire::args::{ReaddirArgs, ReaddirplusArgs};
 use crate::wire::nfs3::Verifier;
 use crate::wire::reply::Reply;
@@ -105,60 +107,54 @@ pub(super) fn readdirplus(
     for (cookie, name, inode) in dots {
         if args.cookie < cookie {
             let stat = ops::getattr(scope.image, inode)?;
-            let handle = view.handle(inode);
-            let plus = DirEntryPlus {
-                attributes: Some(view.fattr(&stat)),
-                object: Some(handle.wire()),
-            };
-            list.push_plus(
-                &DirEntry {
-                    fileid: inode.raw(),
-                    name,
-                    cookie,
-                },
-                &plus,
-            );
+            push_plus(&mut list, view, (inode, name, cookie), Some(&stat));
         }
     }
     let mut missing = Vec::new();
-    let listing = ops::list_with(
-        scope.image,
-        scope.cx,
-        dir,
-        args.cookie,
-        |hash, group, peek| {
-            let position = list.position();
-            let cookie = cookie_of(hash);
-            let fits = group.iter().all(|(name, entry)| {
-                let stat = peek.stat(entry.inode);
-                if stat.is_none() {
-                    missing.push(Miss::Inode(entry.inode));
-                }
-                let handle = view.handle(entry.inode);
-                let plus = DirEntryPlus {
-                    attributes: stat.map(|stat| view.fattr(&stat)),
-                    object: Some(handle.wire()),
-                };
-                let fileid = entry.inode.raw();
-                list.push_plus(
-                    &DirEntry {
-                        fileid,
-                        name: name.as_bytes(),
-                        cookie,
-                    },
-                    &plus,
-                )
+    let visit = |hash, group: &[(Name, Entry)], peek: &Peek<'_>| {
+        let position = list.position();
+        let fits = group.iter().all(|(name, entry)| {
+            // An entry whose inode is gone is damage; it is listed, so that it can be removed.
+            let stat = peek.stat(entry.inode).unwrap_or_else(|| {
+                missing.push(Miss::Inode(entry.inode));
+                None
             });
-            if !fits {
-                list.undo_to(position);
-            }
-            fits && missing.len() < LOADS_MAX
-        },
-    )?;
+            let entry = (entry.inode, name.as_bytes(), cookie_of(hash));
+            push_plus(&mut list, view, entry, stat.as_ref())
+        });
+        if !fits {
+            list.undo_to(position);
+        }
+        fits && missing.len() < LOADS_MAX
+    };
+    let listing = ops::list_with(scope.image, scope.cx, dir, args.cookie, visit)?;
     if !missing.is_empty() {
         return Ok(Step::Load(missing));
     }
     finish(scope, list, listing.end, attributes).map(Step::Reply)
+}
+
+/// Adds an entry with its handle and attributes; says whether it fitted.
+fn push_plus(
+    list: &mut DirListWriter,
+    view: &View,
+    (inode, name, cookie): (InodeId, &[u8], u64),
+    stat: Option<&Stat>,
+) -> bool {
+    let handle = view.handle(inode);
+    let attributes = stat.map(|stat| view.fattr(stat));
+    let plus = DirEntryPlus {
+        attributes,
+        object: Some(handle.wire()),
+    };
+    list.push_plus(
+        &DirEntry {
+            fileid: inode.raw(),
+            name,
+            cookie,
+        },
+        &plus,
+    )
 }
 
 fn finish(

@@ -67,9 +67,9 @@ impl Session {
             let mut later = Vec::new();
             for parked in std::mem::take(&mut state.parked) {
                 if parked.after <= number {
-                    ready.push(parked)
+                    ready.push(parked);
                 } else {
-                    later.push(parked)
+                    later.push(parked);
                 }
             }
             state.parked = later;

@@ -1,9 +1,9 @@
 //! The data types that NFS version 3 arguments and results share (RFC 1813, section 2).
 
 use base::{Timestamp, limits};
-use nfsserve::nfs::{self, fattr3, ftype3, nfstime3, specdata3};
+use nfsserve::nfs::{self, ftype3, nfstime3};
 
-use super::xdr::{Decode, Encode, XdrError, XdrReader, XdrWriter};
+use super::xdr::{Decode, Encode, XdrArray, XdrError, XdrReader, XdrWriter};
 
 /// Longest file handle on the wire, in bytes.
 pub const HANDLE_BYTES_MAX: usize = 64;
@@ -116,26 +116,44 @@ pub struct Fattr {
     pub ctime: Timestamp,
 }
 
+/// Bytes of `fattr3` on the wire.
+const FATTR_BYTES: usize = 84;
+
 impl Encode for Fattr {
+    /// Field by field into one array: attributes are in nearly every reply, up to a thousand times
+    /// in a listing, and the protocol crate's serializer writes each field on its own.
     fn encode(&self, to: &mut XdrWriter) {
-        to.protocol(&fattr3 {
-            ftype: self.kind.to_wire(),
-            mode: self.mode,
-            nlink: self.nlink,
-            uid: self.uid,
-            gid: self.gid,
-            size: self.size,
-            used: self.used,
-            rdev: specdata3 {
-                specdata1: self.rdev.major,
-                specdata2: self.rdev.minor,
-            },
-            fsid: self.fsid,
-            fileid: self.fileid,
-            atime: time_to_wire(self.atime),
-            mtime: time_to_wire(self.mtime),
-            ctime: time_to_wire(self.ctime),
-        });
+        let (rdev, kind) = (self.rdev, self.kind.to_wire());
+        let [atime, mtime, ctime] = [self.atime, self.mtime, self.ctime].map(time_to_wire);
+        let mut head = XdrArray::<FATTR_BYTES>::new();
+        // The protocol's numbers of the kinds are those of its enumeration.
+        for word in [kind_number(kind), self.mode, self.nlink, self.uid, self.gid] {
+            head.u32(word);
+        }
+        head.u64(self.size);
+        head.u64(self.used);
+        head.u32(rdev.major);
+        head.u32(rdev.minor);
+        head.u64(self.fsid);
+        head.u64(self.fileid);
+        for time in [atime, mtime, ctime] {
+            head.u32(time.seconds);
+            head.u32(time.nseconds);
+        }
+        to.raw(head.bytes());
+    }
+}
+
+/// `ftype3` as a number (RFC 1813, section 2.3.5).
+const fn kind_number(kind: ftype3) -> u32 {
+    match kind {
+        ftype3::NF3REG => 1,
+        ftype3::NF3DIR => 2,
+        ftype3::NF3BLK => 3,
+        ftype3::NF3CHR => 4,
+        ftype3::NF3LNK => 5,
+        ftype3::NF3SOCK => 6,
+        ftype3::NF3FIFO => 7,
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! A record comes in fragments, each behind a mark with its length. Nearly every record has one
 //! fragment; it is handed out as a piece of the receive buffer, without copying. Memory follows
-//! what has arrived: a claimed length only ever reserves room once a good part of a buffer of
-//! data has really come, and a length above the limit ends the connection.
+//! what has arrived: a claimed length reserves a few times what has really come of the record, or
+//! as much as records lately had, and a length above the limit ends the connection.
 
 use base::limits;
 use bytes::buf::Limit;
@@ -15,6 +15,12 @@ pub const RECEIVE_BYTES_IDLE: usize = 16 * 1024;
 /// What the first read takes while records are big, in bytes: enough to see the next record's
 /// mark, and little to copy when the room for the record is made.
 const RECEIVE_BYTES_PROBE: usize = 512;
+
+/// How many times what has arrived of a record is reserved for the rest of it.
+const GROWTH_MAX: usize = 4;
+
+/// With each smaller record the trust in big ones fades by this part.
+const TRUST_FADES_BY: usize = 8;
 
 /// Most fragments of one record. Linux sends one, others fragments of some kilobytes.
 const FRAGMENTS_MAX: u32 = 1024;
@@ -51,7 +57,9 @@ pub struct RecordReader {
     /// The fragment that is being copied to `joined`.
     copying: Option<Fragment>,
     /// Whether the record before was big, so that the next one probably is.
-    big: bool,
+    was_big: bool,
+    /// What a claim may reserve at once, because records of that size have really come lately.
+    trusted: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -78,21 +86,23 @@ impl RecordReader {
     fn wanted(&self) -> usize {
         let have = self.buffer.len();
         let Some((length, _)) = self.mark().filter(|_| self.copying.is_none()) else {
-            return if self.big && have == 0 {
+            return if self.was_big && have == 0 {
                 RECEIVE_BYTES_PROBE
             } else {
                 RECEIVE_BYTES_IDLE
             };
         };
         let missing = (MARK_BYTES + length).saturating_sub(have);
-        let believed = have >= RECEIVE_BYTES_IDLE || self.big;
-        if missing > RECEIVE_BYTES_IDLE && believed && length <= limits::RECORD_BYTES_MAX {
-            // Exactly this record, so that the next one starts in a buffer of its own.
-            missing
-        } else {
-            let little = missing.clamp(RECEIVE_BYTES_PROBE, RECEIVE_BYTES_IDLE);
-            RECEIVE_BYTES_IDLE.saturating_sub(have).max(little)
+        if missing <= RECEIVE_BYTES_IDLE {
+            // Further records may have come along with the rest of this one.
+            return RECEIVE_BYTES_IDLE
+                .saturating_sub(have)
+                .max(missing)
+                .max(RECEIVE_BYTES_PROBE);
         }
+        // At most exactly this record, so that the next one starts in a buffer of its own.
+        let believed = (have * GROWTH_MAX).max(self.trusted);
+        missing.min(believed.max(RECEIVE_BYTES_IDLE))
     }
 
     /// Takes the next whole record, if it has arrived.
@@ -125,7 +135,9 @@ impl RecordReader {
             }
             self.buffer.advance(MARK_BYTES);
             if whole {
-                self.big = length > RECEIVE_BYTES_IDLE;
+                self.was_big = length > RECEIVE_BYTES_IDLE;
+                let fading = self.trusted - self.trusted / TRUST_FADES_BY;
+                self.trusted = length.max(fading);
                 return Ok(Some(self.buffer.split_to(length).freeze()));
             }
             self.fragments += 1;

@@ -329,6 +329,45 @@ pub const fn padding_bytes(length: usize) -> usize {
     (UNIT_BYTES - length % UNIT_BYTES) % UNIT_BYTES
 }
 
+/// A value of fixed size, built on the stack and appended in one piece.
+#[derive(Debug)]
+pub(crate) struct XdrArray<const N: usize> {
+    bytes: [u8; N],
+    at: usize,
+}
+
+impl<const N: usize> XdrArray<N> {
+    pub(crate) const fn new() -> Self {
+        Self {
+            bytes: [0; N],
+            at: 0,
+        }
+    }
+
+    pub(crate) fn u32(&mut self, value: u32) {
+        self.put(value.to_be_bytes());
+    }
+
+    pub(crate) fn u64(&mut self, value: u64) {
+        self.put(value.to_be_bytes());
+    }
+
+    pub(crate) const fn bytes(&self) -> &[u8; N] {
+        &self.bytes
+    }
+
+    fn put<const M: usize>(&mut self, value: [u8; M]) {
+        if let Some(field) = self
+            .bytes
+            .get_mut(self.at..)
+            .and_then(<[u8]>::first_chunk_mut)
+        {
+            *field = value;
+        }
+        self.at += M;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -173,7 +173,7 @@ impl Overlay {
         self.unreadable.overlap(range)
     }
 
-    /// Whether all of `range` up to some key was cleared, so that nothing stored shows.
+    /// Whether a stored value of `key` was cleared. A key's own entry counts before this.
     pub(super) fn hides(&self, key: &[u8]) -> bool {
         self.cleared.contains(key)
     }

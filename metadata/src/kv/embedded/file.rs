@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use redb::{
-    Database, Durability, ReadOnlyTable, ReadableDatabase, StorageError, TableDefinition,
-    backends::FileBackend,
+    Database, Durability, ReadOnlyTable, ReadableDatabase, ReadableTable, StorageError,
+    TableDefinition, backends::FileBackend,
 };
 
 use super::super::core::{BatchWrites, Snapshot, Visit};
@@ -22,7 +22,7 @@ use super::{EmbeddedOptions, OpenError, space};
 mod disk;
 
 #[cfg(any(test, feature = "testing"))]
-pub use self::disk::DiskFaults;
+pub use self::disk::{DiskChange, DiskFaults};
 
 /// All keys.
 const DATA: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("data");
@@ -35,6 +35,9 @@ const META_FORMAT: &str = "format";
 
 /// Key in `meta` of the newest version.
 const META_VERSION: &str = "version";
+
+/// Key in `meta` of the bytes of all keys and values.
+const META_BYTES: &str = "bytes";
 
 /// The format that this code reads and writes.
 const FORMAT: u64 = 1;
@@ -58,6 +61,17 @@ pub(super) struct File {
 #[derive(Debug)]
 pub(super) struct FileLock {
     _file: std::fs::File,
+}
+
+/// The newest content of the file.
+#[derive(Debug)]
+pub(super) struct Newest {
+    /// Its version.
+    pub(super) version: Version,
+    /// Bytes of all keys and values.
+    pub(super) bytes: u64,
+    /// The content.
+    pub(super) snapshot: FileSnapshot,
 }
 
 /// The content of the file at one version.
@@ -146,6 +160,7 @@ impl File {
                 let mut meta = transaction.open_table(META)?;
                 meta.insert(META_FORMAT, FORMAT)?;
                 meta.insert(META_VERSION, 0)?;
+                meta.insert(META_BYTES, 0)?;
             }
             transaction.commit()?;
             Ok(database.close()?)
@@ -170,14 +185,12 @@ impl File {
             // The engine would take it for a new store and lose what was there.
             return Err(corrupt("the file is empty"));
         }
-        let opened = catch_unwind(AssertUnwindSafe(|| {
+        let opened = guarded(|| {
             let database = open_database(path, settings)?;
             let format = read_format(&database)?;
             Ok((database, format))
-        }));
-        let (database, format) = opened
-            .unwrap_or_else(|_| Err(Failure::panicked()))
-            .map_err(|failure| failure.on_open(path))?;
+        });
+        let (database, format) = opened.map_err(|failure| failure.on_open(path))?;
         match format {
             Some(FORMAT) => Ok(Self {
                 database,
@@ -188,43 +201,82 @@ impl File {
         }
     }
 
-    /// The newest content and its version.
-    pub(super) fn snapshot(&self) -> Result<(Version, FileSnapshot), Failure> {
-        let transaction = self.database.begin_read()?;
-        let meta = transaction.open_table(META)?;
-        let Some(version) = meta.get(META_VERSION)? else {
-            let missing = "the file has no version".to_owned();
-            return Err(redb::Error::Corrupted(missing).into());
-        };
-        let snapshot = FileSnapshot {
-            table: Arc::new(transaction.open_table(DATA)?),
-            failed: Arc::clone(&self.failed),
-        };
-        Ok((Version(version.value()), snapshot))
+    /// The newest content.
+    pub(super) fn newest(&self) -> Result<Newest, Failure> {
+        guarded(|| {
+            let transaction = self.database.begin_read()?;
+            let meta = transaction.open_table(META)?;
+            let number = |name| match meta.get(name)? {
+                Some(number) => Ok::<u64, Failure>(number.value()),
+                None => {
+                    let missing = format!("the file does not say its {name}");
+                    Err(redb::Error::Corrupted(missing).into())
+                }
+            };
+            Ok(Newest {
+                version: Version(number(META_VERSION)?),
+                bytes: number(META_BYTES)?,
+                snapshot: FileSnapshot {
+                    table: Arc::new(transaction.open_table(DATA)?),
+                    failed: Arc::clone(&self.failed),
+                },
+            })
+        })
     }
 
     /// Applies a batch and makes it durable.
     pub(super) fn write(&self, version: Version, writes: &BatchWrites) -> Result<(), Failure> {
+        guarded(|| self.write_unguarded(version, writes))
+    }
+
+    fn write_unguarded(&self, version: Version, writes: &BatchWrites) -> Result<(), Failure> {
         let mut transaction = self.database.begin_write()?;
         transaction.set_durability(Durability::Immediate)?;
         {
             let mut data = transaction.open_table(DATA)?;
+            let (mut added, mut removed) = (0, 0);
             for (start, end) in writes.cleared.iter() {
-                data.retain_in::<&[u8], _>(start.as_ref()..end.as_ref(), |_, _| false)?;
+                data.retain_in::<&[u8], _>(start.as_ref()..end.as_ref(), |key, value| {
+                    removed += key.len() + value.len();
+                    false
+                })?;
             }
             for (key, value) in &writes.values {
-                match value {
-                    Some(value) => data.insert(key.as_ref(), value.as_ref())?,
-                    None => data.remove(key.as_ref())?,
+                let key = key.as_ref();
+                let old = match value {
+                    Some(value) => {
+                        added += key.len() + value.len();
+                        data.insert(key, value.as_ref())?
+                    }
+                    None => data.remove(key)?,
                 };
+                removed += old.map_or(0, |old| key.len() + old.value().len());
             }
             let mut meta = transaction.open_table(META)?;
+            let bytes = meta.get(META_BYTES)?.map_or(0, |bytes| bytes.value());
+            let bytes = bytes
+                .saturating_add(u64::try_from(added).unwrap_or(u64::MAX))
+                .saturating_sub(u64::try_from(removed).unwrap_or(u64::MAX));
+            meta.insert(META_BYTES, bytes)?;
             meta.insert(META_VERSION, version.0)?;
         }
         // Up to here nothing of the old content was touched; from here on it may have been.
         transaction.commit().map_err(|error| Failure {
             error: error.into(),
             unsure: true,
+        })
+    }
+
+    /// Frees pages that nothing reads any more, which the engine does as part of a commit. It
+    /// takes two: the first gives back what the second may use.
+    pub(super) fn collect_pages(&self) -> Result<(), Failure> {
+        guarded(|| {
+            for _ in 0..2 {
+                let mut transaction = self.database.begin_write()?;
+                transaction.set_durability(Durability::Immediate)?;
+                transaction.commit()?;
+            }
+            Ok(())
         })
     }
 
@@ -235,8 +287,26 @@ impl File {
 
     /// Closes the file.
     pub(super) fn close(self) -> Result<(), Failure> {
-        Ok(self.database.close()?)
+        guarded(|| Ok(self.database.close()?))
     }
+
+    /// Closes the file after an error, which it will only report again.
+    pub(super) fn give_up(self) {
+        if let Err(failure) = self.close() {
+            tracing::debug!(error = %failure.error, "close failed metadata store");
+        }
+    }
+}
+
+/// Calls into the engine. It compares no checksums when it reads, and may panic on what a bad
+/// device returns; that must neither end a task nor the writer.
+fn guarded<T>(call: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| {
+        Err(Failure {
+            error: redb::Error::Corrupted("the file's engine panicked".to_owned()),
+            unsure: true,
+        })
+    })
 }
 
 fn open_database(path: &Path, settings: &Settings) -> Result<Database, Failure> {
@@ -302,14 +372,11 @@ impl FileSnapshot {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// Reads, and notes an error that makes the file useless. The engine checks no checksums
-    /// when it reads, and may panic on what a bad device returns.
+    /// Reads, and notes an error that makes the file useless.
     fn reading<T>(&self, read: impl FnOnce() -> Result<T, StorageError>) -> Result<T, KvError> {
-        let result = catch_unwind(AssertUnwindSafe(read));
-        let failure = match result {
-            Ok(Ok(value)) => return Ok(value),
-            Ok(Err(error)) => Failure::from(error),
-            Err(_) => Failure::panicked(),
+        let failure = match guarded(|| Ok(read()?)) {
+            Ok(value) => return Ok(value),
+            Err(failure) => failure,
         };
         if !matches!(failure.error, redb::Error::DatabaseClosed) {
             self.failed.store(true, Ordering::Release);
@@ -360,14 +427,6 @@ impl std::fmt::Debug for FileSnapshot {
 }
 
 impl Failure {
-    /// The engine panicked, perhaps in the middle of a commit.
-    pub(super) fn panicked() -> Self {
-        Self {
-            error: redb::Error::Corrupted("the file's engine panicked".to_owned()),
-            unsure: true,
-        }
-    }
-
     /// The same error, of a write that may have been made.
     pub(super) fn into_unsure(self) -> Self {
         Self {

@@ -1,7 +1,9 @@
-//! How much the device of the file can still take.
+//! How much the file can still take.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use base::Clock;
@@ -11,24 +13,46 @@ use parking_lot::Mutex;
 /// asking for every call costs nothing.
 const FRESH: Duration = Duration::from_millis(100);
 
-/// Free space of the file's device.
+/// Bytes of the file that a stored byte may take: pages are half full at worst, or nearly so.
+const FILE_BYTES_PER_BYTE: u64 = 2;
+
+/// Bytes of the file that are not for content, at most.
+const FILE_BYTES_FIXED: u64 = 2 << 20;
+
+/// Unit of `st_blocks`, whatever the file system's block size.
+const BLOCK_BYTES: u64 = 512;
+
+/// Free space: that of the file's device, and that inside the file. The file does not shrink
+/// when content is removed, so that the device alone would stay full for ever.
 #[derive(Debug)]
 pub(super) struct Space {
-    dir: PathBuf,
+    path: PathBuf,
     reserve_bytes: u64,
     clock: Arc<dyn Clock>,
+    stored_bytes: AtomicU64,
     last: Mutex<Option<(Duration, Option<u64>)>>,
 }
 
 impl Space {
-    /// The space of the device that holds `path`.
+    /// The space for the file `path`.
     pub(super) fn new(path: &Path, reserve_bytes: u64, clock: Arc<dyn Clock>) -> Self {
         Self {
-            dir: parent(path).to_owned(),
+            path: path.to_owned(),
             reserve_bytes,
             clock,
+            stored_bytes: AtomicU64::new(0),
             last: Mutex::new(None),
         }
+    }
+
+    /// Notes the bytes of all keys and values.
+    pub(super) fn set_stored_bytes(&self, bytes: u64) {
+        self.stored_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// The bytes of all keys and values.
+    pub(super) fn stored_bytes(&self) -> u64 {
+        self.stored_bytes.load(Ordering::Relaxed)
     }
 
     /// What callers may use; `None` if the system does not say.
@@ -43,7 +67,7 @@ impl Space {
         match *last {
             Some((at, free)) if now.saturating_sub(at) < FRESH => free,
             _ => {
-                let free = ask(&self.dir);
+                let free = self.ask();
                 *last = Some((now, free));
                 free
             }
@@ -54,6 +78,19 @@ impl Space {
     pub(super) fn refresh(&self) {
         *self.last.lock() = None;
     }
+
+    fn ask(&self) -> Option<u64> {
+        let stat = rustix::fs::statvfs(parent(&self.path)).ok()?;
+        let on_device = stat.f_bavail.saturating_mul(stat.f_frsize);
+        let file = std::fs::metadata(&self.path).ok()?;
+        let used = self.stored_bytes().saturating_mul(FILE_BYTES_PER_BYTE);
+        let in_file = file
+            .blocks()
+            .saturating_mul(BLOCK_BYTES)
+            .saturating_sub(used)
+            .saturating_sub(FILE_BYTES_FIXED);
+        Some(on_device.saturating_add(in_file))
+    }
 }
 
 /// The directory that holds `path`.
@@ -62,9 +99,4 @@ pub(super) fn parent(path: &Path) -> &Path {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     }
-}
-
-fn ask(dir: &Path) -> Option<u64> {
-    let stat = rustix::fs::statvfs(dir).ok()?;
-    Some(stat.f_bavail.saturating_mul(stat.f_frsize))
 }

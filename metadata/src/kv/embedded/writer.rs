@@ -1,6 +1,5 @@
 //! The thread that writes the file.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -10,7 +9,7 @@ use base::{Clock, SystemClock};
 use super::super::core::{Batch, Store, Window};
 use super::super::{Committed, KvError, Version};
 use super::Shared;
-use super::file::{Failure, File, FileLock, Settings};
+use super::file::{Failure, File, FileLock, Newest, Settings};
 use super::queue::{Pending, Work};
 use crate::kv::core::RangeSet;
 
@@ -168,52 +167,88 @@ impl Writer {
         free < FREE_BYTES_MIN.saturating_add(bytes.saturating_mul(FREE_BYTES_PER_BYTE))
     }
 
-    fn make_durable(&mut self, file: File, batch: Batch, outcomes: &mut Outcomes) {
+    fn make_durable(&mut self, mut file: File, batch: Batch, outcomes: &mut Outcomes) {
         let version = batch.version();
         let (conflicts, writes) = batch.into_parts();
-        // The engine may panic on a damaged file; that must not take the store down for good.
-        let written = catch_unwind(AssertUnwindSafe(|| {
-            file.write(version, &writes)?;
-            // The batch is in the file by now, so that an error no longer says it is not.
-            file.snapshot().map_err(Failure::into_unsure)
-        }))
-        .unwrap_or_else(|_| Err(Failure::panicked()));
-        match written {
-            Ok((_, snapshot)) => {
-                let now = self.shared.now();
-                self.file = Some(file);
-                self.newest = version;
-                let floor = {
-                    let mut versions = self.shared.versions.write();
-                    versions.publish(version, now, snapshot);
-                    versions.floor()
-                };
-                self.window.add(&conflicts, version);
-                self.window.expire(floor, conflicts.len());
+        let mut may_repeat = true;
+        let failed = loop {
+            let written = file.write(version, &writes).and_then(|()| {
+                // The batch is in the file by now, so that an error no longer says it is not.
+                file.newest().map_err(Failure::into_unsure)
+            });
+            let failure = match written {
+                Ok(newest) => return self.publish(file, newest, &conflicts),
+                Err(failure) => failure,
+            };
+            file.give_up();
+            let Err(error) = self.recover(failure, version, &conflicts) else {
+                return;
+            };
+            match self.file.take() {
+                Some(reopened) if may_repeat && error == KvError::NoSpace => {
+                    may_repeat = false;
+                    match self.with_pages_collected(reopened) {
+                        Some(reopened) => file = reopened,
+                        None => break error,
+                    }
+                }
+                reopened => {
+                    self.file = reopened;
+                    break error;
+                }
             }
-            Err(failure) => {
-                drop(file);
-                self.recover(failure, (version, conflicts), outcomes);
-            }
-        }
-    }
-
-    /// After a failed write: finds out what became of it, from the file if that can be opened.
-    fn recover(&mut self, failure: Failure, batch: (Version, RangeSet), outcomes: &mut Outcomes) {
-        let unsure = failure.is_unsure();
-        let version = batch.0;
-        let error = failure.into_error();
-        tracing::error!(%error, "write metadata store");
-        self.doubtful = unsure.then_some(batch);
-        self.take_down(error.clone());
-        self.reopen();
-        let failed = match (&self.file, unsure) {
-            (Some(_), true) if self.newest >= version => return,
-            (None, true) => KvError::OutcomeUnknown,
-            _ => error,
         };
         for (_, outcome) in outcomes.iter_mut().filter(|(_, outcome)| outcome.is_ok()) {
             *outcome = Err(failed.clone());
+        }
+    }
+
+    fn publish(&mut self, file: File, newest: Newest, conflicts: &RangeSet) {
+        let now = self.shared.now();
+        self.shared.space.set_stored_bytes(newest.bytes);
+        self.file = Some(file);
+        self.newest = newest.version;
+        let floor = {
+            let mut versions = self.shared.versions.write();
+            versions.publish(newest.version, now, newest.snapshot);
+            versions.floor()
+        };
+        self.window.add(conflicts, newest.version);
+        self.window.expire(floor, conflicts.len());
+    }
+
+    /// After a failed write: finds out what became of it, from the file if that can be opened.
+    /// `Ok` if it was made after all; then the rest is as after any commit.
+    fn recover(
+        &mut self,
+        failure: Failure,
+        version: Version,
+        conflicts: &RangeSet,
+    ) -> Result<(), KvError> {
+        let unsure = failure.is_unsure();
+        let error = failure.into_error();
+        tracing::error!(%error, "write metadata store");
+        self.doubtful = unsure.then(|| (version, conflicts.clone()));
+        self.take_down(error.clone());
+        self.reopen();
+        match (&self.file, unsure) {
+            (Some(_), true) if self.newest >= version => Ok(()),
+            (None, true) => Err(KvError::OutcomeUnknown),
+            _ => Err(error),
+        }
+    }
+
+    /// Lets the file use pages again that were waiting for it. They may be all that is missing,
+    /// since a commit takes new pages before it gives old ones back.
+    fn with_pages_collected(&mut self, file: File) -> Option<File> {
+        match file.collect_pages() {
+            Ok(()) => Some(file),
+            Err(failure) => {
+                file.give_up();
+                self.take_down(failure.into_error());
+                self.reopen();
+                None
+            }
         }
     }
 
@@ -223,8 +258,9 @@ impl Writer {
         self.shared.versions.write().withdraw();
         self.shared.space.refresh();
         self.pause = REOPEN_PAUSE_MIN;
-        // The file is closed by dropping it; it has failed already.
-        self.file = None;
+        if let Some(file) = self.file.take() {
+            file.give_up();
+        }
     }
 
     fn reopen(&mut self) {
@@ -244,7 +280,8 @@ impl Writer {
 
     fn try_reopen(&mut self) -> Result<(), KvError> {
         let file = File::reopen(&self.settings).map_err(KvError::from)?;
-        let (version, snapshot) = file.snapshot().map_err(Failure::into_error)?;
+        let newest = file.newest().map_err(Failure::into_error)?;
+        let version = newest.version;
         if version < self.newest {
             let lost = format!("version {} is lost, {} is left", self.newest.0, version.0);
             return Err(KvError::Corrupt(lost));
@@ -256,7 +293,10 @@ impl Writer {
             self.window.add(&conflicts, doubted);
         }
         let now = self.shared.now();
-        self.shared.versions.write().restore(version, now, snapshot);
+        self.shared.space.set_stored_bytes(newest.bytes);
+        let mut versions = self.shared.versions.write();
+        versions.restore(version, now, newest.snapshot);
+        drop(versions);
         self.newest = version;
         self.file = Some(file);
         Ok(())

@@ -104,8 +104,10 @@ fn big_records_are_hardly_copied() {
         }
     }
     assert_eq!(found, 8);
+    // The first has to earn trust, the others come into room of their size.
+    let first = RECEIVE_BYTES_IDLE * (1 + GROWTH_MAX) * (1 + GROWTH_MAX);
     assert!(
-        copied <= RECEIVE_BYTES_IDLE + 8 * RECEIVE_BYTES_PROBE,
+        copied <= first + 8 * RECEIVE_BYTES_PROBE,
         "{copied} bytes copied"
     );
 }

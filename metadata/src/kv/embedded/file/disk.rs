@@ -8,7 +8,7 @@ use redb::{BackendError, StorageBackend};
 use super::super::EmbeddedOptions;
 
 #[cfg(any(test, feature = "testing"))]
-pub use faults::DiskFaults;
+pub use faults::{DiskChange, DiskFaults};
 
 /// A file, perhaps with faults.
 #[derive(Debug)]
@@ -41,6 +41,13 @@ impl Disk {
         self.faults.as_ref().map_or(Ok(()), |faults| faults.read())
     }
 
+    #[cfg(any(test, feature = "testing"))]
+    fn note(&self, change: impl FnOnce() -> DiskChange) {
+        if let Some(faults) = &self.faults {
+            faults.note(change);
+        }
+    }
+
     #[cfg(not(any(test, feature = "testing")))]
     #[expect(clippy::unused_self, clippy::unnecessary_wraps)]
     fn before_change(&self) -> Result<(), std::io::Error> {
@@ -66,17 +73,26 @@ impl StorageBackend for Disk {
 
     fn set_len(&self, len: u64) -> Result<(), std::io::Error> {
         self.before_change()?;
-        self.file.set_len(len)
+        self.file.set_len(len)?;
+        #[cfg(any(test, feature = "testing"))]
+        self.note(|| DiskChange::SetLen(len));
+        Ok(())
     }
 
     fn sync_data(&self) -> Result<(), std::io::Error> {
         self.before_change()?;
-        self.file.sync_data()
+        self.file.sync_data()?;
+        #[cfg(any(test, feature = "testing"))]
+        self.note(|| DiskChange::Sync);
+        Ok(())
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), std::io::Error> {
         self.before_change()?;
-        self.file.write(offset, data)
+        self.file.write(offset, data)?;
+        #[cfg(any(test, feature = "testing"))]
+        self.note(|| DiskChange::Write(offset, data.to_vec()));
+        Ok(())
     }
 
     fn close(&self) -> Result<(), std::io::Error> {
@@ -118,6 +134,17 @@ mod faults {
 
     use parking_lot::Mutex;
 
+    /// A change of a device.
+    #[derive(Clone, Debug)]
+    pub enum DiskChange {
+        /// Bytes at an offset.
+        Write(u64, Vec<u8>),
+        /// A new length.
+        SetLen(u64),
+        /// All changes before have become durable.
+        Sync,
+    }
+
     /// Errors for a device to have, for tests.
     #[derive(Debug, Default)]
     pub struct DiskFaults {
@@ -127,9 +154,11 @@ mod faults {
     #[derive(Debug, Default)]
     struct Plan {
         changes: u64,
+        hits: u64,
         /// After how many changes the device fails, for how many, and with which error.
         failing: Option<(u64, u64, i32)>,
         reads: Option<i32>,
+        recorded: Option<Vec<DiskChange>>,
     }
 
     impl DiskFaults {
@@ -137,6 +166,12 @@ mod faults {
         #[must_use]
         pub fn changes(&self) -> u64 {
             self.plan.lock().changes
+        }
+
+        /// Changes that failed so far.
+        #[must_use]
+        pub fn hits(&self) -> u64 {
+            self.plan.lock().hits
         }
 
         /// Lets `after` more changes succeed and the `count` that follow fail with the system
@@ -159,12 +194,36 @@ mod faults {
             plan.reads = None;
         }
 
+        /// Records all changes from here on, so that a power loss can be made up from them.
+        pub fn record(&self) {
+            self.plan.lock().recorded = Some(Vec::new());
+        }
+
+        /// How many changes were recorded.
+        #[must_use]
+        pub fn recorded(&self) -> usize {
+            self.plan.lock().recorded.as_ref().map_or(0, Vec::len)
+        }
+
+        /// Ends the recording and gives it.
+        #[must_use]
+        pub fn take_recorded(&self) -> Vec<DiskChange> {
+            self.plan.lock().recorded.take().unwrap_or_default()
+        }
+
+        pub(super) fn note(&self, change: impl FnOnce() -> DiskChange) {
+            if let Some(recorded) = &mut self.plan.lock().recorded {
+                recorded.push(change());
+            }
+        }
+
         pub(super) fn change(&self) -> Result<(), Error> {
             let mut plan = self.plan.lock();
             let this = plan.changes;
             plan.changes = this.saturating_add(1);
             match plan.failing {
                 Some((from, to, errno)) if (from..to).contains(&this) => {
+                    plan.hits = plan.hits.saturating_add(1);
                     Err(Error::from_raw_os_error(errno))
                 }
                 _ => Ok(()),

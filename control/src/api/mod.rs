@@ -1,0 +1,118 @@
+//! The HTTP API under `/v1`, with health and metrics beside it.
+//!
+//! Every call of the API carries its tenant: the one whose token it shows. What writes runs as a
+//! task of its own to its end, for the HTTP layer drops the handler of a caller that went away.
+
+mod health;
+mod input;
+mod listener;
+mod sessions;
+mod workspaces;
+
+pub(crate) use listener::BoundedListener;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::routing::get;
+use base::{Clock, Tasks};
+use metadata::store::{Store, StoreError};
+
+use crate::metrics::Counted;
+use crate::mount_line::MountTarget;
+use crate::status::ApiError;
+
+/// Largest request body, in bytes: many times what any call needs.
+const BODY_BYTES_MAX: usize = 64 * 1024;
+
+/// What calls work on.
+#[derive(Debug)]
+pub struct ApiState {
+    store: Store,
+    counted: Counted,
+    clock: Arc<dyn Clock>,
+    tasks: Tasks,
+    target: MountTarget,
+    draining: AtomicBool,
+}
+
+impl ApiState {
+    /// The state of an API that tells clients to mount from `target`. Calls run as `tasks`.
+    #[must_use]
+    pub(crate) fn new(
+        store: Store,
+        counted: Counted,
+        clock: Arc<dyn Clock>,
+        tasks: Tasks,
+        target: MountTarget,
+    ) -> Self {
+        Self {
+            store,
+            counted,
+            clock,
+            tasks,
+            target,
+            draining: AtomicBool::new(false),
+        }
+    }
+
+    /// Says from now on that the server is not ready, so that balancers go elsewhere.
+    pub fn begin_draining(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Runs `work` to its end, also if the caller goes away.
+    async fn to_end<T, F>(&self, work: F) -> Result<T, ApiError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        let (done, result) = tokio::sync::oneshot::channel();
+        self.tasks.spawn(async move {
+            // Nobody waits any more if the caller has gone.
+            drop(done.send(work.await));
+        });
+        match result.await {
+            Ok(result) => result.map_err(ApiError::from),
+            Err(_) => Err(ApiError::not_ready(
+                "the call did not end: look before trying again",
+            )),
+        }
+    }
+}
+
+/// All paths of the API.
+pub fn router(state: Arc<ApiState>) -> Router {
+    Router::new()
+        .route("/livez", get(health::livez))
+        .route("/readyz", get(health::readyz))
+        .route("/metrics", get(health::metrics))
+        .route(
+            "/v1/workspaces",
+            get(workspaces::list).post(workspaces::create),
+        )
+        .route("/v1/workspaces/{name}", get(workspaces::show))
+        .route("/v1/sessions", get(sessions::list).post(sessions::open))
+        .route(
+            "/v1/sessions/{session}",
+            get(sessions::show).delete(sessions::close),
+        )
+        .route(
+            "/v1/sessions/{session}/tickets",
+            get(sessions::list_tickets).post(sessions::create_ticket),
+        )
+        .route(
+            "/v1/sessions/{session}/tickets/{ticket}",
+            axum::routing::delete(sessions::revoke_ticket),
+        )
+        .fallback(async || ApiError::no_route())
+        .method_not_allowed_fallback(async || ApiError::no_method())
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .with_state(state)
+}

@@ -1,0 +1,272 @@
+//! Sessions and their mount tickets.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use base::{Name, SessionId, TenantId, Timestamp, WorkspaceId};
+use metadata::record::session::Identity;
+use metadata::store::{self, NewTicket, SessionInfo, TicketInfo};
+use serde::{Deserialize, Serialize};
+
+use super::ApiState;
+use super::input::{Body, Parameters, Tenant, session_id};
+use super::workspaces::{PAGE_DEFAULT, PAGE_MAX};
+use crate::mount_line::{MountKind, MountLine, mount_path};
+use crate::status::ApiError;
+use crate::types::{
+    CreateTicket, Mount, OpenSession, OpenedSession, Page, Session, parse_identity, show_time,
+};
+
+/// Longest directory that a ticket may name, in bytes (PATH_MAX of Linux).
+const DIRECTORY_BYTES_MAX: usize = 4096;
+
+/// Which part of the list of sessions is wanted.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Part {
+    workspace: Option<String>,
+    after: Option<String>,
+    limit: Option<usize>,
+}
+
+/// A ticket, without its text.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Ticket {
+    id: String,
+    read_only: bool,
+    single_use: bool,
+    directory: String,
+    expires: Option<String>,
+}
+
+pub(super) async fn open(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+    Body(asked): Body<OpenSession>,
+) -> Result<(StatusCode, Json<OpenedSession>), ApiError> {
+    let identity = match asked.identity.as_deref() {
+        Some(text) => parse_identity(text).map_err(ApiError::invalid)?,
+        None => Identity::Passthrough,
+    };
+    check_ttl(asked.ttl_seconds)?;
+    let workspace = asked.workspace.clone();
+    let open = store::OpenSession {
+        workspace: asked.workspace,
+        read_only: asked.read_only,
+        identity,
+        agent: asked.agent,
+        run: asked.run,
+        ttl_seconds: asked.ttl_seconds,
+    };
+    let store = state.store.clone();
+    let opened = state
+        .to_end(async move { store.open_session(tenant, open).await })
+        .await?;
+    let kind = MountKind {
+        read_only: asked.read_only,
+        shared: false,
+    };
+    let answer = OpenedSession {
+        session: Session::new(&opened.session, workspace, state.clock.wall()),
+        mount: describe_mount(&state, opened.ticket, kind),
+    };
+    Ok((StatusCode::CREATED, Json(answer)))
+}
+
+pub(super) async fn list(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+    Parameters(part): Parameters<Part>,
+) -> Result<Json<Page<Session>>, ApiError> {
+    let limit = part.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
+    let workspace = match &part.workspace {
+        Some(name) => Some(state.store.workspace_by_name(tenant, name).await?.id),
+        None => None,
+    };
+    let after = part.after.as_deref().map(parse_position).transpose()?;
+    let found = state
+        .store
+        .sessions(tenant, workspace, after, limit)
+        .await?;
+    let next = found
+        .last()
+        .filter(|_| found.len() == limit)
+        .map(|last| format!("{}-{}", last.record.workspace, last.id));
+    let mut names = HashMap::new();
+    let mut items = Vec::with_capacity(found.len());
+    for info in found {
+        let id = info.record.workspace;
+        let name: String = match names.get(&id) {
+            Some(name) => String::clone(name),
+            None => {
+                let name = workspace_name(&state, id).await?;
+                names.insert(id, name.clone());
+                name
+            }
+        };
+        items.push(Session::new(&info, name, state.clock.wall()));
+    }
+    Ok(Json(Page { items, next }))
+}
+
+pub(super) async fn show(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+    Path(session): Path<String>,
+) -> Result<Json<Session>, ApiError> {
+    let info = state.store.session(tenant, session_id(&session)?).await?;
+    let name = workspace_name(&state, info.record.workspace).await?;
+    Ok(Json(Session::new(&info, name, state.clock.wall())))
+}
+
+pub(super) async fn close(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+    Path(session): Path<String>,
+) -> Result<StatusCode, ApiError> {
+    let id = session_id(&session)?;
+    let (store, gateway) = (state.store.clone(), Arc::clone(&state.counted.gateway));
+    let work = async move {
+        store.close_session(tenant, id).await?;
+        gateway.drop_session(id);
+        Ok(())
+    };
+    state.to_end(work).await?;
+    tracing::info!(session = %id, "session closed");
+    Ok(StatusCode::NO_CONTENT)
+}
+
+pub(super) async fn create_ticket(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+    Path(session): Path<String>,
+    Body(asked): Body<CreateTicket>,
+) -> Result<(StatusCode, Json<Mount>), ApiError> {
+    check_ttl(asked.ttl_seconds)?;
+    check_directory(&asked.directory)?;
+    let info = usable(&state, tenant, session_id(&session)?).await?;
+    let kind = MountKind {
+        read_only: asked.read_only || info.record.read_only,
+        shared: asked.shared,
+    };
+    let ticket = NewTicket {
+        session: info.id,
+        read_only: asked.read_only,
+        single_use: asked.single_use,
+        directory: asked.directory.into_bytes(),
+        expires: earlier(
+            info.record.expires,
+            asked
+                .ttl_seconds
+                .map(|seconds| state.clock.wall().plus_seconds(seconds)),
+        ),
+    };
+    let store = state.store.clone();
+    let text = state
+        .to_end(async move { store.create_ticket(tenant, ticket).await })
+        .await?;
+    Ok((
+        StatusCode::CREATED,
+        Json(describe_mount(&state, text, kind)),
+    ))
+}
+
+pub(super) async fn list_tickets(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+    Path(session): Path<String>,
+) -> Result<Json<Page<Ticket>>, ApiError> {
+    let found = state.store.tickets(tenant, session_id(&session)?).await?;
+    let items = found.into_iter().map(describe_ticket).collect();
+    Ok(Json(Page { items, next: None }))
+}
+
+pub(super) async fn revoke_ticket(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+    Path((session, ticket)): Path<(String, String)>,
+) -> Result<StatusCode, ApiError> {
+    let id = session_id(&session)?;
+    let store = state.store.clone();
+    state
+        .to_end(async move { store.revoke_ticket(tenant, id, &ticket).await })
+        .await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// The session, if it can still be mounted.
+async fn usable(
+    state: &ApiState,
+    tenant: TenantId,
+    id: SessionId,
+) -> Result<SessionInfo, ApiError> {
+    let info = state.store.session(tenant, id).await?;
+    if info.is_expired(state.clock.wall()) {
+        let what = format!("session {id}");
+        return Err(store::StoreError::Expired { what }.into());
+    }
+    Ok(info)
+}
+
+async fn workspace_name(state: &ApiState, id: WorkspaceId) -> Result<String, ApiError> {
+    Ok(state.store.workspace(id).await?.record.name)
+}
+
+fn describe_mount(state: &ApiState, ticket: String, kind: MountKind) -> Mount {
+    let path = mount_path(&ticket);
+    let line = MountLine::new(state.target.clone(), &path, kind);
+    Mount {
+        ticket,
+        mount_path: path,
+        mount_source: line.source(),
+        mount_command: line.command("/mnt"),
+        mount_options: line.data(),
+        mount_command_options: line.options(),
+    }
+}
+
+fn describe_ticket(info: TicketInfo) -> Ticket {
+    Ticket {
+        id: info.id,
+        read_only: info.record.read_only,
+        single_use: info.record.single_use,
+        directory: String::from_utf8_lossy(&info.record.directory).into_owned(),
+        expires: info.record.expires.map(show_time),
+    }
+}
+
+fn check_ttl(seconds: Option<u64>) -> Result<(), ApiError> {
+    match seconds {
+        Some(0) => Err(ApiError::invalid("ttl_seconds is 0: it would end at once")),
+        _ => Ok(()),
+    }
+}
+
+fn check_directory(directory: &str) -> Result<(), ApiError> {
+    if directory.len() > DIRECTORY_BYTES_MAX {
+        return Err(ApiError::invalid("directory is longer than 4096 bytes"));
+    }
+    for part in directory.split('/').filter(|part| !part.is_empty()) {
+        Name::check(part.as_bytes())
+            .map_err(|why| ApiError::invalid(format!("directory part {part:?}: {why}")))?;
+    }
+    Ok(())
+}
+
+fn earlier(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}
+
+fn parse_position(text: &str) -> Result<(WorkspaceId, SessionId), ApiError> {
+    let wrong = || ApiError::invalid("after is not what an earlier answer gave as next");
+    let (workspace, session) = text.split_once('-').ok_or_else(wrong)?;
+    let workspace = workspace.parse().map_err(|_| wrong())?;
+    let session = session.parse().map_err(|_| wrong())?;
+    Ok((workspace, session))
+}

@@ -1,0 +1,85 @@
+//! Workspaces: made, listed, shown.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use metadata::store::{NewWorkspace, WorkspaceInfo};
+use serde::Deserialize;
+
+use super::ApiState;
+use super::input::{Body, Parameters, Tenant};
+use crate::status::ApiError;
+use crate::types::{CreateWorkspace, Page, Workspace, show_time};
+
+/// Members of a list unless the caller says otherwise.
+pub(super) const PAGE_DEFAULT: usize = 100;
+
+/// Most members of a list.
+pub(super) const PAGE_MAX: usize = 500;
+
+/// Mode of a new root directory: agents run as anybody, and the session is theirs alone.
+const ROOT_MODE_DEFAULT: u32 = 0o777;
+
+/// Which part of a list is wanted.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Part {
+    after: Option<String>,
+    limit: Option<usize>,
+}
+
+pub(super) async fn create(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+    Body(asked): Body<CreateWorkspace>,
+) -> Result<(StatusCode, Json<Workspace>), ApiError> {
+    let mode = asked.root_mode.unwrap_or(ROOT_MODE_DEFAULT);
+    if mode > 0o7777 {
+        return Err(ApiError::invalid("root_mode is not a mode: at most 4095"));
+    }
+    let new = NewWorkspace {
+        name: asked.name,
+        root: (mode, asked.root_uid, asked.root_gid),
+    };
+    let store = state.store.clone();
+    let made = state
+        .to_end(async move { store.create_workspace(tenant, new).await })
+        .await?;
+    Ok((StatusCode::CREATED, Json(describe(made))))
+}
+
+pub(super) async fn list(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+    Parameters(part): Parameters<Part>,
+) -> Result<Json<Page<Workspace>>, ApiError> {
+    let limit = part.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
+    let found = state
+        .store
+        .workspaces(tenant, part.after.as_deref(), limit)
+        .await?;
+    let last = found.last().map(|info| info.record.name.clone());
+    let next = last.filter(|_| found.len() == limit);
+    let items = found.into_iter().map(describe).collect();
+    Ok(Json(Page { items, next }))
+}
+
+pub(super) async fn show(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+    Path(name): Path<String>,
+) -> Result<Json<Workspace>, ApiError> {
+    let found = state.store.workspace_by_name(tenant, &name).await?;
+    Ok(Json(describe(found)))
+}
+
+fn describe(info: WorkspaceInfo) -> Workspace {
+    Workspace {
+        id: info.id.to_string(),
+        name: info.record.name,
+        block_bytes: info.record.block_bytes,
+        created: show_time(info.record.created),
+    }
+}

@@ -1,0 +1,278 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::settings::{DATA_DIR_DEFAULT, Given};
+use crate::units::Period;
+
+/// Durable, versioned workspaces for sandboxes over plain NFSv3.
+///
+/// Exit codes: 0 done, 1 error, 2 wrong command line or configuration, 3 something is in the way,
+/// 4 not found, 5 not allowed, 6 try again later.
+#[derive(Debug, Parser)]
+#[command(name = "holdfast", version, max_term_width = 100)]
+pub struct Cli {
+    /// Print results as one line of JSON, and errors likewise to standard error.
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Start a complete server, with a workspace and a session on first start, and print how to
+    /// mount it.
+    Up(Up),
+    /// Start a server only.
+    Serve(Serve),
+    /// Make and list workspaces.
+    #[command(subcommand)]
+    Workspace(WorkspaceCommand),
+    /// Open, list, show and close sessions.
+    #[command(subcommand)]
+    Session(SessionCommand),
+    /// Mount a session on a directory, or print how.
+    Mount(Mount),
+    /// Check everything in a data directory that no server uses; changes nothing. Exit code 1 if
+    /// there is something wrong.
+    Check(Check),
+}
+
+/// Arguments of `up`.
+#[derive(Debug, Args)]
+pub struct Up {
+    /// File with settings.
+    #[arg(long, env = "HOLDFAST_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Settings.
+    #[command(flatten)]
+    pub given: Given,
+}
+
+/// Arguments of `serve`.
+#[derive(Debug, Args)]
+pub struct Serve {
+    /// File with settings.
+    #[arg(long, env = "HOLDFAST_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Check the settings and end.
+    #[arg(long)]
+    pub check_config: bool,
+    /// Print the settings as a file and end.
+    #[arg(long, conflicts_with = "check_config")]
+    pub print_config: bool,
+    /// Settings.
+    #[command(flatten)]
+    pub given: Given,
+}
+
+/// How a command finds the server.
+#[derive(Debug, Args)]
+pub struct ServerArgs {
+    /// Data directory of a server on this machine.
+    #[arg(long, env = "HOLDFAST_DATA_DIR", value_name = "DIR", default_value = DATA_DIR_DEFAULT)]
+    pub data_dir: PathBuf,
+    /// Address of the API, for a server elsewhere, as `http://HOST:PORT`.
+    #[arg(long, env = "HOLDFAST_API", value_name = "URL")]
+    pub api: Option<String>,
+    /// Token of the API; rather give it in the environment, where others do not see it.
+    #[arg(
+        long,
+        env = "HOLDFAST_TOKEN",
+        value_name = "TOKEN",
+        hide_env_values = true
+    )]
+    pub token: Option<String>,
+}
+
+/// What to do with workspaces.
+#[derive(Debug, Subcommand)]
+pub enum WorkspaceCommand {
+    /// Make a workspace.
+    Create {
+        /// Its name: 1 to 64 of `a-z A-Z 0-9 . _ -`.
+        name: String,
+        /// Mode of its root directory, in octal [default: 0777]
+        #[arg(long, value_name = "MODE", value_parser = octal)]
+        root_mode: Option<u32>,
+        /// Owner and group of its root directory.
+        #[arg(long, value_name = "UID:GID", value_parser = ids, default_value = "0:0")]
+        root_owner: (u32, u32),
+        /// The server.
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// List workspaces.
+    Ls {
+        /// The server.
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+}
+
+/// What to do with sessions.
+#[derive(Debug, Subcommand)]
+pub enum SessionCommand {
+    /// Open a session and print how to mount it.
+    Open(OpenArgs),
+    /// List sessions.
+    Ls {
+        /// Those of this workspace only.
+        #[arg(long, value_name = "NAME")]
+        workspace: Option<String>,
+        /// The server.
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// Show a session.
+    Show {
+        /// The session.
+        session: String,
+        /// The server.
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// Close a session: what it holds is gone, and its mounts become stale.
+    Close {
+        /// The session.
+        session: String,
+        /// The server.
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// Make a further mount ticket for a session.
+    Ticket(TicketArgs),
+}
+
+/// Arguments of `session open`.
+#[derive(Debug, Args)]
+pub struct OpenArgs {
+    /// Name of the workspace.
+    #[arg(default_value = "default")]
+    pub workspace: String,
+    /// Refuse every change.
+    #[arg(long)]
+    pub read_only: bool,
+    /// Whose identity calls run as: `passthrough`, `root-squash` or `all-squash=UID:GID`.
+    #[arg(long, value_name = "RULE")]
+    pub identity: Option<String>,
+    /// The agent that opens it.
+    #[arg(long, value_name = "NAME", default_value = "")]
+    pub agent: String,
+    /// The run it belongs to.
+    #[arg(long, value_name = "NAME", default_value = "")]
+    pub run: String,
+    /// It ends by itself after this time.
+    #[arg(long, value_name = "DURATION")]
+    pub ttl: Option<Period>,
+    /// The server.
+    #[command(flatten)]
+    pub server: ServerArgs,
+}
+
+/// Arguments of `session ticket`.
+#[derive(Debug, Args)]
+pub struct TicketArgs {
+    /// The session.
+    pub session: String,
+    /// What the ticket grants.
+    #[command(flatten)]
+    pub grant: Grant,
+    /// The server.
+    #[command(flatten)]
+    pub server: ServerArgs,
+}
+
+/// What a ticket grants.
+#[derive(Debug, Args)]
+pub struct Grant {
+    /// Mount read-only.
+    #[arg(long)]
+    pub read_only: bool,
+    /// The ticket is spent by the first mount.
+    #[arg(long)]
+    pub single_use: bool,
+    /// Others change the session meanwhile: let changes show soon.
+    #[arg(long)]
+    pub shared: bool,
+    /// The directory to mount, a path from the root.
+    #[arg(long, value_name = "PATH", default_value = "")]
+    pub directory: String,
+    /// The ticket ends after this time.
+    #[arg(long, value_name = "DURATION")]
+    pub ttl: Option<Period>,
+}
+
+/// Arguments of `mount`.
+#[derive(Debug, Args)]
+pub struct Mount {
+    /// The directory to mount on.
+    pub dir: PathBuf,
+    /// The session; without it the one that `holdfast up` serves.
+    #[arg(long, value_name = "SESSION")]
+    pub session: Option<String>,
+    /// Open a new session of this workspace and mount that.
+    #[arg(long, value_name = "NAME", conflicts_with = "session")]
+    pub workspace: Option<String>,
+    /// Print the command instead of running it.
+    #[arg(long)]
+    pub print_only: bool,
+    /// Call the kernel itself, also where there is mount.nfs.
+    #[arg(long)]
+    pub no_helper: bool,
+    /// What the mount's ticket grants.
+    #[command(flatten)]
+    pub grant: Grant,
+    /// The server.
+    #[command(flatten)]
+    pub server: ServerArgs,
+}
+
+/// Arguments of `check`.
+#[derive(Debug, Args)]
+pub struct Check {
+    /// The data directory.
+    #[arg(long, env = "HOLDFAST_DATA_DIR", value_name = "DIR", default_value = DATA_DIR_DEFAULT)]
+    pub data_dir: PathBuf,
+    /// Leave out the content of files, which takes longest.
+    #[arg(long)]
+    pub metadata_only: bool,
+}
+
+fn octal(text: &str) -> Result<u32, String> {
+    match u32::from_str_radix(text, 8) {
+        Ok(mode) if mode <= 0o7777 => Ok(mode),
+        _ => Err("write a mode in octal, as in 0755".into()),
+    }
+}
+
+fn ids(text: &str) -> Result<(u32, u32), String> {
+    let parsed = text
+        .split_once(':')
+        .and_then(|(uid, gid)| Some((uid.parse().ok()?, gid.parse().ok()?)));
+    parsed.ok_or_else(|| "write two numbers, as in 1000:100".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn modes_and_ids_are_read() {
+        assert_eq!(octal("0755"), Ok(0o755));
+        assert!(octal("9").is_err() && octal("17777").is_err());
+        assert_eq!(ids("1:2"), Ok((1, 2)));
+        assert!(ids("1").is_err());
+    }
+}

@@ -1,0 +1,184 @@
+//! Calls of the API, for commands.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::data_dir::{ControlFile, read_control};
+use crate::failure::{Failure, FailureKind};
+use crate::types::Problem;
+
+/// How long an answer is waited for.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Largest answer, in bytes: a full page of the largest sessions.
+const ANSWER_BYTES_MAX: u64 = 16 << 20;
+
+/// A server's API and the right to use it.
+#[derive(Debug)]
+pub struct Client {
+    agent: ureq::Agent,
+    base: String,
+    authorization: String,
+    control: Option<ControlFile>,
+}
+
+/// What a call carries.
+enum Payload<'a, T> {
+    Nothing,
+    Json(&'a T),
+}
+
+impl Client {
+    /// Finds the server: at `api` with `token` if these are given, else the one that uses the
+    /// data directory.
+    ///
+    /// # Errors
+    ///
+    /// No server uses the directory, or it cannot be read; or there is no token for `api`. The one
+    /// in the data directory is for the server on this machine, and shown to nobody else.
+    pub fn find(api: Option<&str>, token: Option<&str>, data_dir: &Path) -> Result<Self, Failure> {
+        let (base, token, control) = match (api, token) {
+            (Some(api), Some(token)) => (api.to_owned(), token.to_owned(), None),
+            (Some(api), None) => return Err(no_token(api)),
+            (None, token) => {
+                let control = running(data_dir)?;
+                let token = token.unwrap_or(&control.api_token).to_owned();
+                (control.api_address.clone(), token, Some(control))
+            }
+        };
+        let base = if base.contains("://") {
+            base.trim_end_matches('/').to_owned()
+        } else {
+            format!("http://{base}")
+        };
+        let config = ureq::Agent::config_builder()
+            .timeout_global(Some(PATIENCE))
+            .http_status_as_error(false)
+            .build();
+        Ok(Self {
+            agent: config.into(),
+            base,
+            authorization: format!("Bearer {token}"),
+            control,
+        })
+    }
+
+    /// What the server wrote into the data directory, if that is how it was found.
+    #[must_use]
+    pub fn control(&self) -> Option<&ControlFile> {
+        self.control.as_ref()
+    }
+
+    /// Reads `path`.
+    ///
+    /// # Errors
+    ///
+    /// The server refuses, or does not answer.
+    pub fn get<A: DeserializeOwned>(&self, path: &str) -> Result<A, Failure> {
+        self.answer(&self.call("GET", path, &Payload::<()>::Nothing)?)
+    }
+
+    /// Sends `body` to `path`.
+    ///
+    /// # Errors
+    ///
+    /// The server refuses, or does not answer; it may have done it then.
+    pub fn post<T: Serialize, A: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &T,
+    ) -> Result<A, Failure> {
+        self.answer(&self.call("POST", path, &Payload::Json(body))?)
+    }
+
+    /// Deletes `path`.
+    ///
+    /// # Errors
+    ///
+    /// The server refuses, or does not answer; it may have done it then.
+    pub fn delete(&self, path: &str) -> Result<(), Failure> {
+        self.call("DELETE", path, &Payload::<()>::Nothing).map(drop)
+    }
+
+    fn call<T: Serialize>(
+        &self,
+        method: &str,
+        path: &str,
+        payload: &Payload<'_, T>,
+    ) -> Result<Vec<u8>, Failure> {
+        let url = format!("{}{path}", self.base);
+        let request = ureq::http::Request::builder()
+            .method(method)
+            .uri(&url)
+            .header("authorization", &self.authorization)
+            .header("content-type", "application/json");
+        let body = match payload {
+            Payload::Nothing => Vec::new(),
+            Payload::Json(body) => serde_json::to_vec(body).unwrap_or_default(),
+        };
+        let request = request.body(body).map_err(|error| {
+            Failure::new(FailureKind::Usage, format_args!("call {url}: {error}"))
+        })?;
+        let mut response = self.agent.run(request).map_err(|error| {
+            let message = format!("call {url}: {error}; is the server running?");
+            Failure::new(FailureKind::Retry, message)
+        })?;
+        let status = response.status().as_u16();
+        let answer = response
+            .body_mut()
+            .with_config()
+            .limit(ANSWER_BYTES_MAX)
+            .read_to_vec()
+            .map_err(|error| {
+                let message = format!("read the answer of {url}: {error}");
+                Failure::new(FailureKind::Retry, message)
+            })?;
+        if (200..300).contains(&status) {
+            return Ok(answer);
+        }
+        let detail = match serde_json::from_slice::<Problem>(&answer) {
+            Ok(problem) => problem.detail,
+            Err(_) => format!("{url} answers {status}: is this the address of a Holdfast API?"),
+        };
+        Err(Failure::new(kind_of(status), detail))
+    }
+
+    fn answer<A: DeserializeOwned>(&self, body: &[u8]) -> Result<A, Failure> {
+        serde_json::from_slice(body).map_err(|error| {
+            let base = &self.base;
+            Failure::error(format_args!(
+                "{base} answers something else than expected: {error}; is it of this release?"
+            ))
+        })
+    }
+}
+
+fn kind_of(status: u16) -> FailureKind {
+    match status {
+        400 | 413 | 415 | 422 => FailureKind::Usage,
+        401 | 403 => FailureKind::Denied,
+        404 | 410 => FailureKind::NotFound,
+        409 => FailureKind::Conflict,
+        429 | 503 => FailureKind::Retry,
+        _ => FailureKind::Error,
+    }
+}
+
+fn no_token(api: &str) -> Failure {
+    let message = format!("which token? Give one for {api} in HOLDFAST_TOKEN");
+    Failure::new(FailureKind::Usage, message)
+}
+
+fn running(data_dir: &Path) -> Result<ControlFile, Failure> {
+    read_control(data_dir)?.ok_or_else(|| {
+        let message = format!(
+            "no server uses data directory {}: start one with `holdfast up`, name its directory \
+             with --data-dir, or give --api and --token",
+            data_dir.display()
+        );
+        Failure::new(FailureKind::Retry, message)
+    })
+}

@@ -1,0 +1,33 @@
+//! What each command does.
+
+mod check;
+mod mount;
+mod serve;
+mod session;
+mod workspace;
+
+use crate::cli::{Cli, Command, ServerArgs};
+use crate::client::Client;
+use crate::failure::Failure;
+
+/// Runs a command; gives the exit code.
+pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
+    let json = cli.json;
+    match cli.command {
+        Command::Up(up) => serve::up(up, json),
+        Command::Serve(serve) => serve::serve(serve, json),
+        Command::Workspace(command) => workspace::run(command, json),
+        Command::Session(command) => session::run(command, json),
+        Command::Mount(mount) => mount::run(&mount, json),
+        Command::Check(check) => return check::run(&check, json),
+    }?;
+    Ok(0)
+}
+
+fn client(server: &ServerArgs) -> Result<Client, Failure> {
+    Client::find(
+        server.api.as_deref(),
+        server.token.as_deref(),
+        &server.data_dir,
+    )
+}

@@ -1,0 +1,129 @@
+//! `holdfast up` and `holdfast serve`.
+
+use std::path::Path;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::cli;
+use crate::failure::Failure;
+use crate::logging;
+use crate::output;
+use crate::server::{Furnish, Ready, ReadySession, Server};
+use crate::settings::{Given, Settings};
+
+/// Exit code of a server whose shutdown was cut short, as shells say it for SIGINT.
+const INTERRUPTED: i32 = 130;
+
+pub(super) fn up(up: cli::Up, json: bool) -> Result<(), Failure> {
+    let settings = settings(up.given, up.config.as_deref())?;
+    run(&settings, Furnish::Session, json)
+}
+
+pub(super) fn serve(serve: cli::Serve, json: bool) -> Result<(), Failure> {
+    let settings = settings(serve.given, serve.config.as_deref())?;
+    if serve.print_config {
+        if json {
+            return output::json(&settings);
+        }
+        output::text(settings.to_toml()?.trim_end());
+        return Ok(());
+    }
+    if serve.check_config {
+        if json {
+            return output::json(&serde_json::json!({ "ok": true }));
+        }
+        output::text("settings are good");
+        return Ok(());
+    }
+    run(&settings, Furnish::Nothing, json)
+}
+
+fn settings(given: Given, config: Option<&Path>) -> Result<Settings, Failure> {
+    let file = match config {
+        Some(path) => Given::read(path)?,
+        None => Given::default(),
+    };
+    // What everybody knows from other programs is worth more than nothing.
+    let usual = Given {
+        log: std::env::var("RUST_LOG").ok().filter(|log| !log.is_empty()),
+        ..Given::default()
+    };
+    given.or(file).or(usual).complete()
+}
+
+fn run(settings: &Settings, furnish: Furnish, json: bool) -> Result<(), Failure> {
+    logging::start(&settings.log, settings.log_format)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::io("start", &error))?;
+    runtime.block_on(async {
+        // Before anything is begun, so that an early signal ends it well, too.
+        let mut signals = Signals::new()?;
+        let server = Server::start(settings, furnish).await?;
+        print_ready(server.ready(), json)?;
+        tracing::info!(nfs = %server.ready().nfs_address, api = %server.ready().api_address, "serving");
+        signals.next().await;
+        tokio::select! {
+            () = server.stop() => {}
+            () = signals.next() => std::process::exit(INTERRUPTED),
+        }
+        Ok(())
+    })
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self, Failure> {
+        let listen = |kind| signal(kind).map_err(|error| Failure::io("listen for signals", &error));
+        Ok(Self {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+fn print_ready(ready: &Ready, json: bool) -> Result<(), Failure> {
+    if json {
+        return output::json(ready);
+    }
+    let mut lines = vec![
+        format!("NFS  {}", ready.nfs_address),
+        format!("API  http://{}", ready.api_address),
+    ];
+    if let Some(session) = &ready.session {
+        lines.extend(describe(session));
+    }
+    output::text(&lines.join("\n"));
+    Ok(())
+}
+
+fn describe(session: &ReadySession) -> Vec<String> {
+    vec![
+        String::new(),
+        format!(
+            "Session {} of workspace {} is ready. Mount it with:",
+            session.session, session.workspace
+        ),
+        String::new(),
+        format!("  {}", session.mount_command),
+        String::new(),
+        "Without mount.nfs, mount(2) takes type nfs, flag MS_NOATIME, and".to_owned(),
+        String::new(),
+        format!("  source  {}", session.mount_source),
+        format!("  data    {}", session.mount_options),
+        String::new(),
+        "Whoever has this path can read and write the session. Ctrl-C stops the server.".to_owned(),
+    ]
+}

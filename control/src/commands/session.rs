@@ -1,0 +1,180 @@
+//! `holdfast session`.
+
+use super::client;
+use super::workspace::PAGES_MAX;
+use crate::cli::{Grant, OpenArgs, SessionCommand, TicketArgs};
+use crate::client::Client;
+use crate::failure::Failure;
+use crate::output;
+use crate::types::{CreateTicket, Mount, OpenSession, OpenedSession, Page, Session};
+
+pub(super) fn run(command: SessionCommand, json: bool) -> Result<(), Failure> {
+    match command {
+        SessionCommand::Open(args) => open(args, json),
+        SessionCommand::Ls { workspace, server } => {
+            list(&client(&server)?, workspace.as_deref(), json)
+        }
+        SessionCommand::Show { session, server } => {
+            let found: Session = client(&server)?.get(&path_of(&session, ""))?;
+            show(&found, json)
+        }
+        SessionCommand::Close { session, server } => {
+            client(&server)?.delete(&path_of(&session, ""))?;
+            if json {
+                return output::json(&serde_json::json!({ "closed": session }));
+            }
+            output::text(&format!("session {session} is closed"));
+            Ok(())
+        }
+        SessionCommand::Ticket(args) => ticket(&args, json),
+    }
+}
+
+/// The path of a session in the API. What is not of an id's letters is left out of it: the server
+/// then says that there is no such session.
+pub(super) fn path_of(session: &str, rest: &str) -> String {
+    let id: String = session
+        .chars()
+        .map(|letter| {
+            if letter.is_ascii_alphanumeric() {
+                letter
+            } else {
+                '_'
+            }
+        })
+        .collect();
+    format!("/v1/sessions/{id}{rest}")
+}
+
+/// Asks for a ticket of a session.
+pub(super) fn make_ticket(client: &Client, session: &str, grant: &Grant) -> Result<Mount, Failure> {
+    let create = CreateTicket {
+        read_only: grant.read_only,
+        single_use: grant.single_use,
+        shared: grant.shared,
+        directory: grant.directory.clone(),
+        ttl_seconds: grant.ttl.map(|ttl| ttl.0.as_secs()),
+    };
+    client.post(&path_of(session, "/tickets"), &create)
+}
+
+fn open(args: OpenArgs, json: bool) -> Result<(), Failure> {
+    let open = OpenSession {
+        workspace: args.workspace,
+        read_only: args.read_only,
+        identity: args.identity,
+        agent: args.agent,
+        run: args.run,
+        ttl_seconds: args.ttl.map(|ttl| ttl.0.as_secs()),
+    };
+    let opened: OpenedSession = client(&args.server)?.post("/v1/sessions", &open)?;
+    if json {
+        return output::json(&opened);
+    }
+    let id = &opened.session.id;
+    let command = &opened.mount.mount_command;
+    output::text(&format!(
+        "session {id} is open; mount it with:\n\n  {command}"
+    ));
+    Ok(())
+}
+
+fn ticket(args: &TicketArgs, json: bool) -> Result<(), Failure> {
+    let mount = make_ticket(&client(&args.server)?, &args.session, &args.grant)?;
+    if json {
+        return output::json(&mount);
+    }
+    output::text(&mount.mount_command);
+    Ok(())
+}
+
+fn list(client: &Client, workspace: Option<&str>, json: bool) -> Result<(), Failure> {
+    let mut all: Vec<Session> = Vec::new();
+    let mut first = "/v1/sessions?limit=500".to_owned();
+    if let Some(name) = workspace {
+        first.push_str("&workspace=");
+        first.push_str(&escape(name));
+    }
+    let mut path = first.clone();
+    for _ in 0..PAGES_MAX {
+        let page: Page<Session> = client.get(&path)?;
+        all.extend(page.items);
+        match page.next {
+            Some(next) => path = format!("{first}&after={next}"),
+            None => break,
+        }
+    }
+    if json {
+        return output::json(&all);
+    }
+    let rows: Vec<_> = all
+        .into_iter()
+        .map(|session| {
+            [
+                session.id,
+                session.workspace,
+                session.state,
+                session.agent,
+                session.used_bytes.to_string(),
+                session.created,
+            ]
+        })
+        .collect();
+    output::table(
+        ["SESSION", "WORKSPACE", "STATE", "AGENT", "BYTES", "CREATED"],
+        &rows,
+    );
+    Ok(())
+}
+
+fn show(session: &Session, json: bool) -> Result<(), Failure> {
+    if json {
+        return output::json(session);
+    }
+    let access = if session.read_only {
+        "read-only"
+    } else {
+        "read-write"
+    };
+    let expires = session.expires.as_deref().unwrap_or("never");
+    let lines = [
+        format!("session    {}", session.id),
+        format!("workspace  {}", session.workspace),
+        format!("state      {}", session.state),
+        format!("access     {access}"),
+        format!("identity   {}", session.identity),
+        format!("agent      {}", session.agent),
+        format!("run        {}", session.run),
+        format!("created    {}", session.created),
+        format!("expires    {expires}"),
+        format!("bytes      {}", session.used_bytes),
+        format!("inodes     {}", session.inodes),
+    ];
+    output::text(&lines.map(|line| line.trim_end().to_owned()).join("\n"));
+    Ok(())
+}
+
+/// Escapes a query's value.
+fn escape(text: &str) -> String {
+    let mut escaped = String::new();
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_') {
+            escaped.push(char::from(byte));
+        } else {
+            escaped.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_people_type_stays_one_part_of_the_address() {
+        assert_eq!(path_of("00ff", "/tickets"), "/v1/sessions/00ff/tickets");
+        assert_eq!(path_of("../x?y", ""), "/v1/sessions/___x_y");
+        assert_eq!(escape("a&b ü"), "a%26b%20%C3%BC");
+    }
+}

@@ -1,0 +1,59 @@
+//! `holdfast workspace`.
+
+use super::client;
+use crate::cli::WorkspaceCommand;
+use crate::client::Client;
+use crate::failure::Failure;
+use crate::output;
+use crate::types::{CreateWorkspace, Page, Workspace};
+
+/// Most pages that are read of a list: more sessions than a terminal is for.
+pub(super) const PAGES_MAX: usize = 1000;
+
+pub(super) fn run(command: WorkspaceCommand, json: bool) -> Result<(), Failure> {
+    match command {
+        WorkspaceCommand::Create {
+            name,
+            root_mode,
+            root_owner,
+            server,
+        } => {
+            let create = CreateWorkspace {
+                name,
+                root_mode,
+                root_uid: root_owner.0,
+                root_gid: root_owner.1,
+            };
+            let made: Workspace = client(&server)?.post("/v1/workspaces", &create)?;
+            if json {
+                return output::json(&made);
+            }
+            output::text(&format!("workspace {} is made", made.name));
+            Ok(())
+        }
+        WorkspaceCommand::Ls { server } => list(&client(&server)?, json),
+    }
+}
+
+fn list(client: &Client, json: bool) -> Result<(), Failure> {
+    let mut all: Vec<Workspace> = Vec::new();
+    let mut path = "/v1/workspaces?limit=500".to_owned();
+    for _ in 0..PAGES_MAX {
+        let page: Page<Workspace> = client.get(&path)?;
+        all.extend(page.items);
+        match page.next {
+            // Names of workspaces need no escapes.
+            Some(next) => path = format!("/v1/workspaces?limit=500&after={next}"),
+            None => break,
+        }
+    }
+    if json {
+        return output::json(&all);
+    }
+    let rows: Vec<_> = all
+        .into_iter()
+        .map(|workspace| [workspace.name, workspace.created])
+        .collect();
+    output::table(["NAME", "CREATED"], &rows);
+    Ok(())
+}

@@ -1,0 +1,467 @@
+//! The data directory: who uses it, and what it is.
+//!
+//! | file | content |
+//! |------|---------|
+//! | `LOCK` | locked by the server that uses the directory; its process id |
+//! | `FORMAT` | what the directory is, and its version |
+//! | `meta.redb` | the metadata store |
+//! | `chunks/` | file content |
+//! | `api-token` | the token of commands on this machine |
+//! | `session.json` | the session that `holdfast up` serves, and its mount ticket |
+//! | `control.json` | how to reach the server, while it runs |
+
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::failure::{Failure, FailureKind};
+
+/// Version of the directory's layout. A release opens directories of its own version only.
+pub const LAYOUT_VERSION: u32 = 1;
+
+/// Largest of the small files, in bytes.
+const SMALL_FILE_BYTES_MAX: u64 = 64 * 1024;
+
+const LOCK: &str = "LOCK";
+const FORMAT: &str = "FORMAT";
+const API_TOKEN: &str = "api-token";
+const SESSION: &str = "session.json";
+const CONTROL: &str = "control.json";
+
+/// What the file `FORMAT` says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Format {
+    /// Always [`Format::WHAT`].
+    what: String,
+    version: u32,
+}
+
+impl Format {
+    const WHAT: &'static str = "holdfast data directory";
+}
+
+/// How to reach a running server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ControlFile {
+    /// Where the API is, as `IP:PORT`.
+    pub api_address: String,
+    /// The token to use it.
+    pub api_token: String,
+    /// The server's process.
+    pub pid: u32,
+    /// The session that `holdfast up` serves.
+    pub session: Option<String>,
+    /// Its mount path.
+    pub mount_path: Option<String>,
+    /// Server and path, as `mount` takes it.
+    pub mount_source: Option<String>,
+}
+
+/// The session that `holdfast up` serves.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionFile {
+    /// The session.
+    pub session: String,
+    /// The text of its mount ticket; the store holds its hash only.
+    pub ticket: String,
+}
+
+/// A data directory that this process, and no other, uses.
+#[derive(Debug)]
+pub struct DataDir {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl DataDir {
+    /// Takes the directory for a server, and makes it if there is none.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be used: another server does, it is something else, or of another version.
+    pub fn open_or_create(path: &Path) -> Result<Self, Failure> {
+        match DirBuilder::new().recursive(true).mode(0o700).create(path) {
+            Ok(()) => check_fresh(path)?,
+            Err(error) => {
+                let doing = format_args!(
+                    "make data directory {}: choose another with --data-dir, or mend this",
+                    path.display()
+                );
+                return Err(Failure::io(doing, &error));
+            }
+        }
+        let dir = Self::lock(path, &at(path, LOCK))?;
+        if !dir.check_format()? {
+            // It may have been there, open to others; they would see the keys in the store.
+            std::fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(|error| {
+                Failure::io(
+                    format_args!("close {} to other users", path.display()),
+                    &error,
+                )
+            })?;
+            let format = Format {
+                what: Format::WHAT.into(),
+                version: LAYOUT_VERSION,
+            };
+            dir.write_json(FORMAT, &format)?;
+        }
+        Ok(dir)
+    }
+
+    /// Takes a directory that exists.
+    ///
+    /// # Errors
+    ///
+    /// As [`DataDir::open_or_create`], and if there is none.
+    pub fn open(path: &Path) -> Result<Self, Failure> {
+        if !at(path, FORMAT).exists() {
+            let message = format!(
+                "{} is not a Holdfast data directory: name one with --data-dir",
+                path.display()
+            );
+            return Err(Failure::new(FailureKind::NotFound, message));
+        }
+        let dir = Self::lock(path, &at(path, LOCK))?;
+        dir.check_format()?;
+        Ok(dir)
+    }
+
+    fn lock(path: &Path, lock_path: &Path) -> Result<Self, Failure> {
+        let doing = format!("use data directory {}", path.display());
+        let mut lock = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(lock_path)
+            .map_err(|error| Failure::io(&doing, &error))?;
+        let exclusive = rustix::fs::FlockOperation::NonBlockingLockExclusive;
+        match rustix::fs::flock(&lock, exclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => return Err(in_use(path, &lock)),
+            Err(error) => return Err(Failure::io(&doing, &error.into())),
+        }
+        let pid = std::process::id();
+        lock.set_len(0)
+            .and_then(|()| writeln!(lock, "{pid}"))
+            .map_err(|error| Failure::io(&doing, &error))?;
+        Ok(Self {
+            path: path.to_owned(),
+            _lock: lock,
+        })
+    }
+
+    /// Whether the directory says that it is ours. One of another version is refused.
+    fn check_format(&self) -> Result<bool, Failure> {
+        let Some(format) = read_json::<Format>(&self.at(FORMAT))? else {
+            return Ok(false);
+        };
+        let shown = self.path.display();
+        if format.what != Format::WHAT {
+            let message = format!("{shown} belongs to something else: choose another directory");
+            return Err(Failure::error(message));
+        }
+        if format.version != LAYOUT_VERSION {
+            let found = format.version;
+            let message = format!(
+                "data directory {shown} has version {found}, this release uses version \
+                 {LAYOUT_VERSION}: use a release for version {found}; nothing was changed"
+            );
+            return Err(Failure::error(message));
+        }
+        // The token is made in the metadata store, so that was there. A new one in its place would
+        // hide that everything is gone.
+        if self.at(API_TOKEN).exists() && !self.metadata().exists() {
+            let message = format!(
+                "{} is missing: restore the data directory from a backup, or use another \
+                 --data-dir; nothing was changed",
+                self.metadata().display()
+            );
+            return Err(Failure::error(message));
+        }
+        Ok(true)
+    }
+
+    /// The metadata store's file.
+    #[must_use]
+    pub fn metadata(&self) -> PathBuf {
+        self.at("meta.redb")
+    }
+
+    /// The directory of file content.
+    #[must_use]
+    pub fn chunks(&self) -> PathBuf {
+        self.at("chunks")
+    }
+
+    /// The token of commands on this machine, if there is one yet.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read.
+    pub fn api_token(&self) -> Result<Option<String>, Failure> {
+        Ok(read_small(&self.at(API_TOKEN))?.map(|text| text.trim().to_owned()))
+    }
+
+    /// Keeps the token.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub fn keep_api_token(&self, token: &str) -> Result<(), Failure> {
+        self.write(API_TOKEN, token.as_bytes())
+    }
+
+    /// The session that `holdfast up` serves, if there is one yet.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read.
+    pub fn session(&self) -> Result<Option<SessionFile>, Failure> {
+        read_json(&self.at(SESSION))
+    }
+
+    /// Keeps the session.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub fn keep_session(&self, session: &SessionFile) -> Result<(), Failure> {
+        self.write_json(SESSION, session)
+    }
+
+    /// Says how to reach this server.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub fn keep_control(&self, control: &ControlFile) -> Result<(), Failure> {
+        self.write_json(CONTROL, control)
+    }
+
+    /// Says that no server runs any more.
+    pub fn remove_control(&self) {
+        if let Err(error) = std::fs::remove_file(self.at(CONTROL))
+            && error.kind() != ErrorKind::NotFound
+        {
+            tracing::warn!(%error, "remove {CONTROL}");
+        }
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        at(&self.path, name)
+    }
+
+    fn write_json<T: Serialize>(&self, name: &str, value: &T) -> Result<(), Failure> {
+        let bytes = serde_json::to_vec(value)
+            .map_err(|error| Failure::error(format_args!("write {name}: {error}")))?;
+        self.write(name, &bytes)
+    }
+
+    /// Replaces a small file. It is complete and durable, or as it was.
+    fn write(&self, name: &str, bytes: &[u8]) -> Result<(), Failure> {
+        let (path, temporary) = (self.at(name), self.at(&temporary(name)));
+        let write = || {
+            let mut file = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(&temporary)?;
+            file.write_all(bytes)?;
+            file.write_all(b"\n")?;
+            file.sync_all()?;
+            std::fs::rename(&temporary, &path)?;
+            File::open(&self.path)?.sync_all()
+        };
+        write().map_err(|error| Failure::io(format_args!("write {}", path.display()), &error))
+    }
+}
+
+/// How to reach the server that uses the directory `path`, if one runs.
+///
+/// # Errors
+///
+/// The file cannot be read.
+pub fn read_control(path: &Path) -> Result<Option<ControlFile>, Failure> {
+    read_json(&at(path, CONTROL))
+}
+
+/// Refuses a directory that something else has filled, before anything is written to it.
+fn check_fresh(path: &Path) -> Result<(), Failure> {
+    let doing = format!(
+        "read data directory {}: choose another with --data-dir, or mend this",
+        path.display()
+    );
+    let entries = std::fs::read_dir(path).map_err(|error| Failure::io(&doing, &error))?;
+    for entry in entries {
+        let entry = entry.map_err(|error| Failure::io(&doing, &error))?;
+        let name = entry.file_name();
+        // What a first start leaves that ended early.
+        let is_start = name == LOCK || name == temporary(FORMAT).as_str();
+        if !is_start && !at(path, FORMAT).exists() {
+            let message = format!(
+                "{} is neither empty nor a Holdfast data directory (it holds {}): choose another \
+                 with --data-dir",
+                path.display(),
+                name.display()
+            );
+            return Err(Failure::new(FailureKind::Conflict, message));
+        }
+    }
+    Ok(())
+}
+
+fn in_use(path: &Path, lock: &File) -> Failure {
+    let mut pid = String::new();
+    let mut bounded = lock.take(32);
+    // Only to name the process; without it the message still tells what to do.
+    let who = match bounded.read_to_string(&mut pid) {
+        Ok(_) if !pid.trim().is_empty() => format!("process {}", pid.trim()),
+        _ => "another process".to_owned(),
+    };
+    let message = format!(
+        "data directory {} is in use by {who}: stop that server first, or use another --data-dir",
+        path.display()
+    );
+    Failure::new(FailureKind::Conflict, message)
+}
+
+fn at(path: &Path, name: &str) -> PathBuf {
+    path.join(name)
+}
+
+fn temporary(name: &str) -> String {
+    format!("{name}.new")
+}
+
+fn read_small(path: &Path) -> Result<Option<String>, Failure> {
+    let read = || {
+        let mut text = String::new();
+        File::open(path)?
+            .take(SMALL_FILE_BYTES_MAX)
+            .read_to_string(&mut text)?;
+        Ok::<_, std::io::Error>(text)
+    };
+    match read() {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) if error.kind() == ErrorKind::InvalidData => Err(damaged(path, &error)),
+        Err(error) => Err(Failure::io(format_args!("read {}", path.display()), &error)),
+    }
+}
+
+fn damaged(path: &Path, why: &dyn std::fmt::Display) -> Failure {
+    Failure::error(format_args!(
+        "{} is damaged: {why}; restore it from a backup",
+        path.display()
+    ))
+}
+
+fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, Failure> {
+    let Some(text) = read_small(path)? else {
+        return Ok(None);
+    };
+    serde_json::from_str(&text)
+        .map(Some)
+        .map_err(|error| damaged(path, &error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_made_used_and_found_again() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("a/b");
+        assert_eq!(
+            DataDir::open(&path).unwrap_err().kind,
+            FailureKind::NotFound
+        );
+        let dir = DataDir::open_or_create(&path).unwrap();
+        let second = DataDir::open_or_create(&path).unwrap_err();
+        assert_eq!(second.kind, FailureKind::Conflict);
+        let pid = format!("process {}:", std::process::id());
+        assert!(second.message.contains(&pid), "{second}");
+        let file = SessionFile {
+            session: "s".into(),
+            ticket: "t".into(),
+        };
+        assert_eq!(dir.session(), Ok(None));
+        dir.keep_session(&file).unwrap();
+        dir.keep_api_token("token").unwrap();
+        std::fs::write(dir.metadata(), "x").unwrap();
+        drop(dir);
+        let dir = DataDir::open(&path).unwrap();
+        assert_eq!(dir.session(), Ok(Some(file)));
+        assert_eq!(dir.api_token(), Ok(Some("token".into())));
+    }
+
+    #[test]
+    fn nobody_else_can_read_a_directory_that_was_open() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(root.path(), Permissions::from_mode(0o755)).unwrap();
+        drop(DataDir::open_or_create(root.path()).unwrap());
+        let mode = std::fs::metadata(root.path()).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+    }
+
+    #[test]
+    fn what_is_not_ours_is_left_alone() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("file");
+        std::fs::write(&file, "x").unwrap();
+        let refused = DataDir::open_or_create(root.path()).unwrap_err();
+        assert_eq!(refused.kind, FailureKind::Conflict);
+        assert!(refused.message.contains("it holds file"), "{refused}");
+        assert!(DataDir::open_or_create(&file).is_err());
+        assert_eq!(std::fs::read(&file).unwrap(), b"x");
+        assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn another_version_and_a_damaged_format_are_named() {
+        let root = tempfile::tempdir().unwrap();
+        drop(DataDir::open_or_create(root.path()).unwrap());
+        let format = root.path().join(FORMAT);
+        let newer = r#"{"what":"holdfast data directory","version":2}"#;
+        std::fs::write(&format, newer).unwrap();
+        let refused = DataDir::open_or_create(root.path()).unwrap_err();
+        assert!(
+            refused
+                .message
+                .contains("has version 2, this release uses version 1")
+        );
+        assert_eq!(std::fs::read_to_string(&format).unwrap(), newer);
+        std::fs::write(&format, "{").unwrap();
+        let damaged = DataDir::open_or_create(root.path()).unwrap_err();
+        assert!(damaged.message.contains("FORMAT is damaged"), "{damaged}");
+        std::fs::write(&format, b"\xff\xfe").unwrap();
+        let damaged = DataDir::open_or_create(root.path()).unwrap_err();
+        assert!(damaged.message.contains("FORMAT is damaged"), "{damaged}");
+    }
+
+    #[test]
+    fn a_lost_metadata_store_is_not_replaced() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = DataDir::open_or_create(root.path()).unwrap();
+        std::fs::write(dir.metadata(), "x").unwrap();
+        dir.keep_api_token("token").unwrap();
+        let metadata = dir.metadata();
+        drop(dir);
+        std::fs::remove_file(&metadata).unwrap();
+        for refused in [
+            DataDir::open_or_create(root.path()).unwrap_err(),
+            DataDir::open(root.path()).unwrap_err(),
+        ] {
+            assert!(refused.message.contains("is missing: restore"), "{refused}");
+        }
+        assert!(!metadata.exists());
+    }
+}

@@ -1,0 +1,267 @@
+//! Metrics as Prometheus reads them. `docs/metrics.md` lists the same names; a test compares.
+
+use std::sync::Arc;
+
+use chunkstore::cached::CachedStore;
+use chunkstore::local::LocalStore;
+use nfs_gateway::Gateway;
+
+/// What counts.
+#[derive(Debug)]
+pub(crate) struct Counted {
+    pub(crate) gateway: Arc<Gateway>,
+    pub(crate) local: Arc<LocalStore>,
+    pub(crate) cached: Arc<CachedStore>,
+}
+
+/// One number.
+struct Metric {
+    name: &'static str,
+    kind: &'static str,
+    help: &'static str,
+    value: fn(&Counted) -> f64,
+}
+
+const fn counter(name: &'static str, help: &'static str, value: fn(&Counted) -> f64) -> Metric {
+    let kind = "counter";
+    Metric {
+        name,
+        kind,
+        help,
+        value,
+    }
+}
+
+const fn gauge(name: &'static str, help: &'static str, value: fn(&Counted) -> f64) -> Metric {
+    let kind = "gauge";
+    Metric {
+        name,
+        kind,
+        help,
+        value,
+    }
+}
+
+/// Prometheus takes floating point only; counts beyond 2^53 lose their last digits.
+fn number(count: u64) -> f64 {
+    #[expect(clippy::as_conversions, reason = "there is no other way to a float")]
+    let float = count as f64;
+    float
+}
+
+fn size(count: usize) -> f64 {
+    number(u64::try_from(count).unwrap_or(u64::MAX))
+}
+
+const METRICS: &[Metric] = &[
+    gauge("holdfast_gateway_sessions", "Sessions in memory.", |g| {
+        size(g.gateway.sessions_in_memory())
+    }),
+    gauge(
+        "holdfast_gateway_dirty_bytes",
+        "File data in memory that is in no store yet.",
+        |g| size(g.gateway.buffered_bytes()),
+    ),
+    counter("holdfast_gateway_calls_total", "NFS calls taken.", |g| {
+        number(g.gateway.counters().calls.value())
+    }),
+    counter(
+        "holdfast_gateway_slow_calls_total",
+        "Calls that memory could not answer.",
+        |g| number(g.gateway.counters().slow_calls.value()),
+    ),
+    counter(
+        "holdfast_gateway_loads_total",
+        "Loads of parts of a session from the store.",
+        |g| number(g.gateway.counters().loads.value()),
+    ),
+    counter(
+        "holdfast_gateway_takeovers_total",
+        "Sessions taken into memory.",
+        |g| number(g.gateway.counters().takeovers.value()),
+    ),
+    counter(
+        "holdfast_gateway_retired_total",
+        "Sessions dropped from memory after being idle.",
+        |g| number(g.gateway.counters().retired.value()),
+    ),
+    counter(
+        "holdfast_gateway_flushes_total",
+        "Groups of changes sent to the metadata store.",
+        |g| number(g.gateway.counters().flushes.value()),
+    ),
+    counter(
+        "holdfast_gateway_flush_failures_total",
+        "Flushes that failed and made the session be loaded anew.",
+        |g| number(g.gateway.counters().flush_failures.value()),
+    ),
+    counter(
+        "holdfast_gateway_flush_seconds_total",
+        "Time spent in flushes.",
+        |g| number(g.gateway.counters().flush_micros()) / 1e6,
+    ),
+    counter(
+        "holdfast_gateway_fenced_total",
+        "Flushes refused because another gateway owns the session.",
+        |g| number(g.gateway.counters().fenced.value()),
+    ),
+    counter(
+        "holdfast_gateway_replayed_total",
+        "Calls answered with the reply of an earlier copy.",
+        |g| number(g.gateway.counters().replayed.value()),
+    ),
+    counter(
+        "holdfast_gateway_replayed_from_store_total",
+        "Calls answered with a reply that this process found in the store.",
+        |g| number(g.gateway.counters().replayed_from_store.value()),
+    ),
+    counter(
+        "holdfast_gateway_duplicates_running_total",
+        "Copies of calls that were still running.",
+        |g| number(g.gateway.counters().duplicates_running.value()),
+    ),
+    counter(
+        "holdfast_gateway_stale_handles_total",
+        "Calls with a handle that is not, or no longer, good.",
+        |g| number(g.gateway.counters().stale_handles.value()),
+    ),
+    counter(
+        "holdfast_gateway_forged_handles_total",
+        "Handles that this installation never signed.",
+        |g| number(g.gateway.handles_rejected()),
+    ),
+    counter("holdfast_gateway_mounts_total", "Mounts granted.", |g| {
+        number(g.gateway.counters().mounts.value())
+    }),
+    counter(
+        "holdfast_gateway_mounts_refused_total",
+        "Mounts refused.",
+        |g| number(g.gateway.counters().mounts_refused.value()),
+    ),
+    counter(
+        "holdfast_gateway_discarded_total",
+        "Files whose unwritten data was given up for want of space.",
+        |g| number(g.gateway.counters().discarded.value()),
+    ),
+    counter(
+        "holdfast_gateway_corrupt_total",
+        "Stored data found damaged.",
+        |g| number(g.gateway.counters().corrupt.value()),
+    ),
+    gauge(
+        "holdfast_transport_connections",
+        "Open NFS connections.",
+        |g| number(g.gateway.transport().open()),
+    ),
+    counter(
+        "holdfast_transport_accepted_total",
+        "NFS connections accepted.",
+        |g| number(g.gateway.transport().accepted.value()),
+    ),
+    counter(
+        "holdfast_transport_accept_errors_total",
+        "Times accepting a connection failed.",
+        |g| number(g.gateway.transport().accept_errors.value()),
+    ),
+    counter(
+        "holdfast_transport_received_bytes_total",
+        "Bytes received from clients.",
+        |g| number(g.gateway.transport().received_bytes.value()),
+    ),
+    counter(
+        "holdfast_transport_sent_bytes_total",
+        "Bytes sent to clients.",
+        |g| number(g.gateway.transport().sent_bytes.value()),
+    ),
+    counter("holdfast_transport_replies_total", "Replies sent.", |g| {
+        number(g.gateway.transport().replies.value())
+    }),
+    counter(
+        "holdfast_transport_replies_dropped_total",
+        "Replies that came when their connection was gone.",
+        |g| number(g.gateway.transport().replies_dropped.value()),
+    ),
+    counter(
+        "holdfast_transport_paused_total",
+        "Times a connection was not read for a while because a limit was reached.",
+        |g| number(g.gateway.transport().paused.value()),
+    ),
+    counter(
+        "holdfast_transport_ended_garbage_total",
+        "Connections closed because their bytes were no calls.",
+        |g| number(g.gateway.transport().ended_garbage.value()),
+    ),
+    counter(
+        "holdfast_transport_ended_panic_total",
+        "Connections closed because a call panicked: report a bug.",
+        |g| number(g.gateway.transport().ended_panic.value()),
+    ),
+    counter(
+        "holdfast_transport_ended_slow_total",
+        "Connections closed because calls or replies moved too slowly.",
+        |g| {
+            let ended = g.gateway.transport();
+            number(ended.ended_slow_record.value() + ended.ended_slow_replies.value())
+        },
+    ),
+    counter(
+        "holdfast_transport_ended_idle_total",
+        "Connections closed because nothing was asked for a long time.",
+        |g| number(g.gateway.transport().ended_idle.value()),
+    ),
+    gauge("holdfast_chunkstore_chunks", "Chunks stored.", |g| {
+        number(g.local.counts().chunks)
+    }),
+    gauge(
+        "holdfast_chunkstore_stored_bytes",
+        "Bytes that packs of chunks take.",
+        |g| number(g.local.counts().stored_bytes),
+    ),
+    counter(
+        "holdfast_chunkstore_syncs_total",
+        "Flushes of the device with chunks.",
+        |g| number(g.local.counts().syncs),
+    ),
+    counter(
+        "holdfast_chunkstore_cache_hits_total",
+        "Reads of chunks answered from memory.",
+        |g| number(g.cached.hits()),
+    ),
+    counter(
+        "holdfast_chunkstore_cache_misses_total",
+        "Reads of chunks that had to ask the store.",
+        |g| number(g.cached.misses()),
+    ),
+];
+
+/// All metrics.
+pub(crate) fn text(counted: &Counted) -> String {
+    let mut text = String::with_capacity(METRICS.len() * 160);
+    for metric in METRICS {
+        let (name, value) = (metric.name, (metric.value)(counted));
+        let (help, kind) = (metric.help, metric.kind);
+        text.push_str(&format!(
+            "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n"
+        ));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_documentation_lists_the_same_metrics() {
+        let documented: Vec<String> = include_str!("../../docs/metrics.md")
+            .lines()
+            .filter(|line| line.starts_with("| `"))
+            .map(ToOwned::to_owned)
+            .collect();
+        let counted: Vec<String> = METRICS
+            .iter()
+            .map(|metric| format!("| `{}` | {} | {} |", metric.name, metric.kind, metric.help))
+            .collect();
+        assert_eq!(documented, counted);
+    }
+}

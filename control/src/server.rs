@@ -1,0 +1,434 @@
+//! A complete server on embedded engines: put together here, and nowhere else.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::{Clock, Rng, SystemClock, Tasks, TenantId};
+use chunkstore::cached::CachedStore;
+use chunkstore::local::{LocalOptions, LocalStore};
+use metadata::kv::embedded::{EmbeddedKv, EmbeddedOptions, OpenError};
+use metadata::record::session::{Identity, SessionState};
+use metadata::store::{NewWorkspace, OpenSession, Store, StoreError};
+use nfs_gateway::{Engines, Gateway, GatewayOptions, ServerLimits};
+use serde::Serialize;
+use tokio::net::TcpListener;
+
+use crate::api::{ApiState, BoundedListener, router};
+use crate::data_dir::{ControlFile, DataDir, SessionFile};
+use crate::expiry;
+use crate::failure::{Failure, FailureKind};
+use crate::metrics::Counted;
+use crate::mount_line::{MountKind, MountLine, MountTarget, mount_path};
+use crate::settings::Settings;
+
+/// Name of the workspace that the first start of `holdfast up` makes.
+const WORKSPACE: &str = "default";
+
+/// API calls in flight get this long at shutdown.
+const API_DRAIN: Duration = Duration::from_secs(5);
+
+/// What a server is to come with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Furnish {
+    /// What is in its data directory.
+    Nothing,
+    /// A workspace and a session to mount, made if they are missing.
+    Session,
+}
+
+/// What a server says when it is ready.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Ready {
+    /// Where NFS is served.
+    pub nfs_address: String,
+    /// Where the API is served.
+    pub api_address: String,
+    /// A token to use it.
+    pub api_token: String,
+    /// The session to mount.
+    #[serde(flatten)]
+    pub session: Option<ReadySession>,
+}
+
+/// A session that is ready to be mounted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ReadySession {
+    /// Its workspace.
+    pub workspace: String,
+    /// Its number.
+    pub session: String,
+    /// The path to mount.
+    pub mount_path: String,
+    /// The command that mounts, with `/mnt` as the directory.
+    pub mount_command: String,
+    /// The data string of `mount(2)`.
+    pub mount_options: String,
+    /// The source for `mount(2)`.
+    pub mount_source: String,
+}
+
+/// A server that serves.
+#[derive(Debug)]
+pub struct Server {
+    ready: Ready,
+    dir: DataDir,
+    kv: Arc<EmbeddedKv>,
+    gateway: Arc<Gateway>,
+    api: Arc<ApiState>,
+    calls: Tasks,
+    tasks: Tasks,
+    clock: Arc<dyn Clock>,
+}
+
+impl Server {
+    /// Starts a server.
+    ///
+    /// # Errors
+    ///
+    /// Says what is in the way. Nothing runs then.
+    ///
+    /// # Cancellation
+    ///
+    /// Not cancel-safe: what was begun stays half done until the next start.
+    pub async fn start(settings: &Settings, furnish: Furnish) -> Result<Self, Failure> {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let rng = Rng::system().map_err(|error| Failure::io("read random numbers", &error))?;
+        let rng = Arc::new(rng);
+        let dir = DataDir::open_or_create(&settings.data_dir)?;
+        // Before the store is opened, which takes long if it is large.
+        let nfs = listen(settings.listen, "NFS", "--listen").await?;
+        let web = listen(settings.api_listen, "the API", "--api-listen").await?;
+        let kv = open_metadata(&dir, settings, Arc::clone(&clock)).await?;
+        let store = Store::open(
+            Arc::<EmbeddedKv>::clone(&kv),
+            Arc::clone(&clock),
+            Arc::clone(&rng),
+        )
+        .await
+        .map_err(of_store)?;
+        let local = open_chunks(&dir, settings, Arc::clone(&clock)).await?;
+        let cache = bytes(settings.content_cache.0);
+        let cached = Arc::new(CachedStore::new(Arc::<LocalStore>::clone(&local), cache));
+        let engines = Engines {
+            kv: Arc::<EmbeddedKv>::clone(&kv),
+            chunks: Arc::<CachedStore>::clone(&cached),
+            clock: Arc::clone(&clock),
+            rng,
+        };
+        let gateway = Gateway::new(gateway_options(settings), engines, store.clone())
+            .await
+            .map_err(of_store)?;
+        let nfs_address = local_address(&nfs)?;
+        let target = MountTarget::new(nfs_address, settings.advertise.as_deref());
+        let ready = Ready {
+            nfs_address: nfs_address.to_string(),
+            api_address: local_address(&web)?.to_string(),
+            api_token: api_token(&dir, &store).await?,
+            session: match furnish {
+                Furnish::Nothing => None,
+                Furnish::Session => Some(furnish_session(&dir, &store, &target, &*clock).await?),
+            },
+        };
+        dir.keep_control(&control_file(&ready))?;
+        let calls = Tasks::new();
+        let counted = Counted {
+            gateway: Arc::clone(&gateway),
+            local,
+            cached,
+        };
+        let tasks = Tasks::new();
+        expiry::start(
+            &tasks,
+            store.clone(),
+            Arc::clone(&gateway),
+            Arc::clone(&clock),
+        );
+        let api = ApiState::new(store, counted, Arc::clone(&clock), calls.clone(), target);
+        let server = Self {
+            ready,
+            dir,
+            kv,
+            gateway,
+            api: Arc::new(api),
+            calls,
+            tasks,
+            clock,
+        };
+        server.serve(nfs, web);
+        Ok(server)
+    }
+
+    /// What to tell whoever started it.
+    #[must_use]
+    pub fn ready(&self) -> &Ready {
+        &self.ready
+    }
+
+    fn serve(&self, nfs: TcpListener, web: TcpListener) {
+        let gateway = Arc::clone(&self.gateway);
+        self.tasks.spawn(async move { gateway.serve(nfs).await });
+        let web = BoundedListener::new(web, Arc::clone(&self.clock));
+        let routes = router(Arc::clone(&self.api));
+        let (until, clock) = (self.tasks.clone(), Arc::clone(&self.clock));
+        let (begun, late) = (until.clone(), until);
+        self.tasks.spawn(async move {
+            let served = axum::serve(web, routes)
+                .with_graceful_shutdown(async move { begun.shutdown_begun().await });
+            let over = async {
+                late.shutdown_begun().await;
+                clock.sleep(API_DRAIN).await;
+            };
+            tokio::select! {
+                served = served.into_future() => {
+                    if let Err(error) = served {
+                        tracing::error!(%error, "API listener ended");
+                    }
+                }
+                // Calls that write run on as tasks of their own.
+                () = over => tracing::warn!("API calls did not end in time"),
+            }
+        });
+    }
+
+    /// Ends the server: what is in flight is answered, what is buffered is stored.
+    ///
+    /// # Cancellation
+    ///
+    /// Not cancel-safe: buffered data that clients have not committed may be lost to them.
+    pub async fn stop(self) {
+        tracing::info!("shutting down");
+        self.api.begin_draining();
+        self.gateway.shutdown().await;
+        self.tasks.begin_shutdown();
+        self.tasks.join().await;
+        self.calls.join().await;
+        self.dir.remove_control();
+        let kv = self.kv;
+        // Blocks until the file is closed.
+        if let Err(error) = tokio::task::spawn_blocking(move || kv.close()).await {
+            tracing::error!(%error, "close the metadata store");
+        }
+        drop(self.dir);
+        tracing::info!("stopped");
+    }
+}
+
+async fn listen(address: SocketAddr, what: &str, flag: &str) -> Result<TcpListener, Failure> {
+    TcpListener::bind(address).await.map_err(|error| {
+        let todo = match error.kind() {
+            std::io::ErrorKind::AddrInUse => {
+                format!("stop the process that uses it, or choose another with {flag}")
+            }
+            _ => format!("choose an address of this machine with {flag}"),
+        };
+        let failure = Failure::io(format_args!("listen on {address} for {what}"), &error);
+        Failure::new(failure.kind, format_args!("{failure}: {todo}"))
+    })
+}
+
+fn local_address(listener: &TcpListener) -> Result<SocketAddr, Failure> {
+    listener
+        .local_addr()
+        .map_err(|error| Failure::io("read the listener's address", &error))
+}
+
+async fn open_metadata(
+    dir: &DataDir,
+    settings: &Settings,
+    clock: Arc<dyn Clock>,
+) -> Result<Arc<EmbeddedKv>, Failure> {
+    let path = dir.metadata();
+    let options = EmbeddedOptions {
+        reserve_bytes: settings.disk_reserve.0,
+        cache_bytes: bytes(settings.metadata_cache.0),
+        ..EmbeddedOptions::default()
+    };
+    let opened =
+        tokio::task::spawn_blocking(move || EmbeddedKv::open(&path, &options, clock)).await;
+    match opened {
+        Ok(Ok(kv)) => Ok(Arc::new(kv)),
+        Ok(Err(error)) => Err(of_open(&error)),
+        Err(error) => Err(Failure::error(format_args!("open metadata store: {error}"))),
+    }
+}
+
+/// The store in `chunks/`, as it is.
+async fn open_chunks(
+    dir: &DataDir,
+    settings: &Settings,
+    clock: Arc<dyn Clock>,
+) -> Result<Arc<LocalStore>, Failure> {
+    let path = dir.chunks();
+    let options = LocalOptions {
+        reserve_bytes: settings.disk_reserve.0,
+        ..LocalOptions::default()
+    };
+    let opened = tokio::task::spawn_blocking(move || LocalStore::open(&path, options, clock)).await;
+    match opened {
+        Ok(Ok(chunks)) => Ok(Arc::new(chunks)),
+        Ok(Err(error)) => Err(of_open_chunks(&error)),
+        Err(error) => Err(Failure::error(format_args!("open chunk store: {error}"))),
+    }
+}
+
+fn gateway_options(settings: &Settings) -> GatewayOptions {
+    GatewayOptions {
+        dirty_bytes_max: bytes(settings.dirty_memory.0),
+        session_memory_bytes: bytes(settings.session_memory.0),
+        session_idle: settings.session_idle.0,
+        limits: ServerLimits {
+            connections_max: usize::try_from(settings.connections_max).unwrap_or(usize::MAX),
+            ..ServerLimits::default()
+        },
+    }
+}
+
+/// The settings' check has seen that the number fits.
+fn bytes(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+/// The token of commands on this machine; made on first start.
+async fn api_token(dir: &DataDir, store: &Store) -> Result<String, Failure> {
+    if let Some(token) = dir.api_token()? {
+        match store.check_token(&token).await {
+            Ok(_) => return Ok(token),
+            Err(StoreError::NotFound { .. }) => {}
+            Err(error) => return Err(of_store(error)),
+        }
+    }
+    let token = store
+        .create_token(TenantId::DEFAULT)
+        .await
+        .map_err(of_store)?;
+    dir.keep_api_token(&token)?;
+    Ok(token)
+}
+
+/// The session to mount: the one of the last start if it is still open, else a new one.
+async fn furnish_session(
+    dir: &DataDir,
+    store: &Store,
+    target: &MountTarget,
+    clock: &dyn Clock,
+) -> Result<ReadySession, Failure> {
+    let file = match dir.session()? {
+        Some(file) if is_usable(store, &file, clock).await? => file,
+        _ => {
+            let file = open_session(store).await?;
+            dir.keep_session(&file)?;
+            file
+        }
+    };
+    let path = mount_path(&file.ticket);
+    let line = MountLine::new(target.clone(), &path, MountKind::default());
+    Ok(ReadySession {
+        workspace: WORKSPACE.into(),
+        session: file.session,
+        mount_command: line.command("/mnt"),
+        mount_options: line.data(),
+        mount_source: line.source(),
+        mount_path: path,
+    })
+}
+
+async fn is_usable(store: &Store, file: &SessionFile, clock: &dyn Clock) -> Result<bool, Failure> {
+    let Ok(id) = file.session.parse() else {
+        return Ok(false);
+    };
+    match store.session(TenantId::DEFAULT, id).await {
+        Ok(info) => {
+            let open = info.record.state == SessionState::Open;
+            Ok(open && !info.is_expired(clock.wall()) && has_ticket(store, file).await?)
+        }
+        Err(StoreError::NotFound { .. }) => Ok(false),
+        Err(error) => Err(of_store(error)),
+    }
+}
+
+async fn has_ticket(store: &Store, file: &SessionFile) -> Result<bool, Failure> {
+    match store.resolve_ticket(&file.ticket).await {
+        Ok(ticket) => Ok(ticket.session.to_string() == file.session),
+        Err(StoreError::NotFound { .. } | StoreError::Expired { .. }) => Ok(false),
+        Err(error) => Err(of_store(error)),
+    }
+}
+
+async fn open_session(store: &Store) -> Result<SessionFile, Failure> {
+    let new = NewWorkspace {
+        name: WORKSPACE.into(),
+        root: (0o777, 0, 0),
+    };
+    match store.create_workspace(TenantId::DEFAULT, new).await {
+        Ok(_) | Err(StoreError::Exists { .. }) => {}
+        Err(error) => return Err(of_store(error)),
+    }
+    let open = OpenSession {
+        workspace: WORKSPACE.into(),
+        read_only: false,
+        identity: Identity::Passthrough,
+        agent: String::new(),
+        run: String::new(),
+        ttl_seconds: None,
+    };
+    let opened = store
+        .open_session(TenantId::DEFAULT, open)
+        .await
+        .map_err(of_store)?;
+    Ok(SessionFile {
+        session: opened.session.id.to_string(),
+        ticket: opened.ticket,
+    })
+}
+
+fn control_file(ready: &Ready) -> ControlFile {
+    let session = ready.session.as_ref();
+    ControlFile {
+        api_address: ready.api_address.clone(),
+        api_token: ready.api_token.clone(),
+        pid: std::process::id(),
+        session: session.map(|session| session.session.clone()),
+        mount_path: session.map(|session| session.mount_path.clone()),
+        mount_source: session.map(|session| session.mount_source.clone()),
+    }
+}
+
+/// What a command says of a store that failed.
+pub(crate) fn of_store(error: StoreError) -> Failure {
+    let kind = match &error {
+        StoreError::NotFound { .. } | StoreError::Expired { .. } => FailureKind::NotFound,
+        StoreError::Exists { .. } => FailureKind::Conflict,
+        StoreError::Invalid { .. } => FailureKind::Usage,
+        StoreError::Unavailable(_) => FailureKind::Retry,
+        StoreError::Version { .. } | StoreError::Corrupt { .. } => FailureKind::Error,
+    };
+    Failure::new(kind, error)
+}
+
+/// What a command says of a store that did not open.
+pub(crate) fn of_open(error: &OpenError) -> Failure {
+    match error {
+        OpenError::InUse { .. } => {
+            let message = format!("{error}: stop it first, or use another --data-dir");
+            Failure::new(FailureKind::Conflict, message)
+        }
+        OpenError::Io { path, source } => {
+            Failure::io(format_args!("open {}", path.display()), source)
+        }
+        OpenError::Corrupt { .. } => Failure::error(format_args!(
+            "{error}; it was left as it is: keep a copy of the data directory and restore it from \
+             a backup"
+        )),
+    }
+}
+
+/// What a command says of a chunk store that did not open.
+pub(crate) fn of_open_chunks(error: &chunkstore::local::OpenError) -> Failure {
+    match error {
+        chunkstore::local::OpenError::Io { path, source } => {
+            Failure::io(format_args!("open {}", path.display()), source)
+        }
+        chunkstore::local::OpenError::NotAPack { .. } => Failure::error(error),
+    }
+}

@@ -1,0 +1,311 @@
+//! Settings of a server: from flags, the environment and a file, in this order of precedence.
+//!
+//! Flag `--data-dir`, variable `HOLDFAST_DATA_DIR` and key `data_dir` are one setting with one
+//! name. `deploy/config/holdfast.toml` lists them all.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::failure::{Failure, FailureKind};
+use crate::units::{Period, Size};
+
+/// Where data is kept unless told otherwise.
+pub const DATA_DIR_DEFAULT: &str = "holdfast-data";
+
+/// Largest configuration file, in bytes: far more than all settings with comments.
+const CONFIG_BYTES_MAX: u64 = 1 << 20;
+
+/// Least memory for anything that a size setting limits.
+const MEMORY_BYTES_MIN: u64 = 1 << 20;
+
+/// Settings as one source gives them: what is missing, another source may give.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, clap::Args)]
+#[serde(deny_unknown_fields)]
+pub struct Given {
+    /// Directory that holds everything; made if it is missing [default: ./holdfast-data]
+    #[arg(long, env = "HOLDFAST_DATA_DIR", value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// Address to serve NFS on [default: 127.0.0.1:12049]
+    #[arg(long, env = "HOLDFAST_LISTEN", value_name = "IP:PORT")]
+    pub listen: Option<SocketAddr>,
+    /// Address to serve the control API on [default: 127.0.0.1:12080]
+    #[arg(long, env = "HOLDFAST_API_LISTEN", value_name = "IP:PORT")]
+    pub api_listen: Option<SocketAddr>,
+    /// Host name or IP address that goes into mount lines [default: that of --listen]
+    #[arg(long, env = "HOLDFAST_ADVERTISE", value_name = "HOST")]
+    pub advertise: Option<String>,
+    /// What to log: a level or a list of targets and levels, as in `info,nfs_gateway=debug`
+    #[arg(long, env = "HOLDFAST_LOG", value_name = "FILTER")]
+    pub log: Option<String>,
+    /// How to log
+    #[arg(long, env = "HOLDFAST_LOG_FORMAT", value_enum)]
+    pub log_format: Option<LogFormat>,
+    /// Most file data in memory that is in no store yet [default: 256MiB]
+    #[arg(long, env = "HOLDFAST_DIRTY_MEMORY", value_name = "SIZE")]
+    pub dirty_memory: Option<Size>,
+    /// About how much memory one session's attributes and names may take [default: 256MiB]
+    #[arg(long, env = "HOLDFAST_SESSION_MEMORY", value_name = "SIZE")]
+    pub session_memory: Option<Size>,
+    /// Memory for pages of the metadata store [default: 256MiB]
+    #[arg(long, env = "HOLDFAST_METADATA_CACHE", value_name = "SIZE")]
+    pub metadata_cache: Option<Size>,
+    /// Memory for file content that was read or written [default: 256MiB]
+    #[arg(long, env = "HOLDFAST_CONTENT_CACHE", value_name = "SIZE")]
+    pub content_cache: Option<Size>,
+    /// Disk space that clients cannot use, for deleting when the disk is full [default: 64MiB]
+    #[arg(long, env = "HOLDFAST_DISK_RESERVE", value_name = "SIZE")]
+    pub disk_reserve: Option<Size>,
+    /// A session that nobody uses leaves memory after this time [default: 5m]
+    #[arg(long, env = "HOLDFAST_SESSION_IDLE", value_name = "DURATION")]
+    pub session_idle: Option<Period>,
+    /// Most NFS connections [default: 8192]
+    #[arg(long, env = "HOLDFAST_CONNECTIONS_MAX", value_name = "NUMBER")]
+    pub connections_max: Option<u32>,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// Settings of a server, complete and checked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Settings {
+    /// Directory that holds everything.
+    pub data_dir: PathBuf,
+    /// Address to serve NFS on.
+    pub listen: SocketAddr,
+    /// Address to serve the control API on.
+    pub api_listen: SocketAddr,
+    /// Host that goes into mount lines, if not that of `listen`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub advertise: Option<String>,
+    /// What to log.
+    pub log: String,
+    /// How to log.
+    pub log_format: LogFormat,
+    /// Most file data in memory that is in no store yet.
+    pub dirty_memory: Size,
+    /// About how much memory one session's image may take.
+    pub session_memory: Size,
+    /// Memory for pages of the metadata store.
+    pub metadata_cache: Size,
+    /// Memory for file content.
+    pub content_cache: Size,
+    /// Disk space that clients cannot use.
+    pub disk_reserve: Size,
+    /// A session that nobody uses leaves memory after this time.
+    pub session_idle: Period,
+    /// Most NFS connections.
+    pub connections_max: u32,
+}
+
+impl Given {
+    /// Reads a configuration file.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, or does not say settings.
+    pub fn read(path: &Path) -> Result<Self, Failure> {
+        let shown = path.display();
+        let failed = |error: std::io::Error| {
+            Failure::io(format_args!("read configuration file {shown}"), &error)
+        };
+        let bytes = std::fs::metadata(path).map_err(failed)?.len();
+        if bytes > CONFIG_BYTES_MAX {
+            let message = format!("configuration file {shown} is too large: {bytes} bytes");
+            return Err(Failure::new(FailureKind::Usage, message));
+        }
+        let text = std::fs::read_to_string(path).map_err(failed)?;
+        Self::parse(&text).map_err(|error| {
+            let message = format!("configuration file {shown}: {error}");
+            Failure::new(FailureKind::Usage, message)
+        })
+    }
+
+    /// Reads the text of a configuration file.
+    ///
+    /// # Errors
+    ///
+    /// The text is no TOML, names an unknown setting, or gives a setting an impossible value.
+    pub fn parse(text: &str) -> Result<Self, toml::de::Error> {
+        toml::from_str(text)
+    }
+
+    /// These settings, and `other` where these say nothing.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            data_dir: self.data_dir.or(other.data_dir),
+            listen: self.listen.or(other.listen),
+            api_listen: self.api_listen.or(other.api_listen),
+            advertise: self.advertise.or(other.advertise),
+            log: self.log.or(other.log),
+            log_format: self.log_format.or(other.log_format),
+            dirty_memory: self.dirty_memory.or(other.dirty_memory),
+            session_memory: self.session_memory.or(other.session_memory),
+            metadata_cache: self.metadata_cache.or(other.metadata_cache),
+            content_cache: self.content_cache.or(other.content_cache),
+            disk_reserve: self.disk_reserve.or(other.disk_reserve),
+            session_idle: self.session_idle.or(other.session_idle),
+            connections_max: self.connections_max.or(other.connections_max),
+        }
+    }
+
+    /// Complete settings: defaults where nothing is said.
+    ///
+    /// # Errors
+    ///
+    /// A value cannot work.
+    pub fn complete(self) -> Result<Settings, Failure> {
+        let megabytes = |number: u64| Size(number << 20);
+        let settings = Settings {
+            data_dir: self.data_dir.unwrap_or_else(|| DATA_DIR_DEFAULT.into()),
+            listen: self.listen.unwrap_or(([127, 0, 0, 1], 12049).into()),
+            api_listen: self.api_listen.unwrap_or(([127, 0, 0, 1], 12080).into()),
+            advertise: self.advertise,
+            log: self.log.unwrap_or_else(|| "info".into()),
+            log_format: self.log_format.unwrap_or_default(),
+            dirty_memory: self.dirty_memory.unwrap_or(megabytes(256)),
+            session_memory: self.session_memory.unwrap_or(megabytes(256)),
+            metadata_cache: self.metadata_cache.unwrap_or(megabytes(256)),
+            content_cache: self.content_cache.unwrap_or(megabytes(256)),
+            disk_reserve: self.disk_reserve.unwrap_or(megabytes(64)),
+            session_idle: self
+                .session_idle
+                .unwrap_or(Period(Duration::from_secs(300))),
+            connections_max: self.connections_max.unwrap_or(8192),
+        };
+        settings.check()?;
+        Ok(settings)
+    }
+}
+
+impl Settings {
+    fn check(&self) -> Result<(), Failure> {
+        let wrong = |message: String| Err(Failure::new(FailureKind::Usage, message));
+        for (name, size) in [
+            ("dirty_memory", self.dirty_memory),
+            ("session_memory", self.session_memory),
+            ("metadata_cache", self.metadata_cache),
+            ("content_cache", self.content_cache),
+        ] {
+            if size.0 < MEMORY_BYTES_MIN || usize::try_from(size.0).is_err() {
+                return wrong(format!("{name} is {size}: give at least 1MiB"));
+            }
+        }
+        if self.session_idle.0 < Duration::from_secs(1) {
+            return wrong(format!(
+                "session_idle is {}: give at least 1s",
+                self.session_idle
+            ));
+        }
+        if self.connections_max == 0 {
+            return wrong("connections_max is 0: nobody could mount".into());
+        }
+        if let Some(host) = &self.advertise
+            && !is_host(host)
+        {
+            return wrong(format!(
+                "advertise is {host:?}: give a host name or an IP address, without a port"
+            ));
+        }
+        Ok(())
+    }
+
+    /// The settings as a configuration file.
+    ///
+    /// # Errors
+    ///
+    /// A value has no form in the file, as a path that is not text.
+    pub fn to_toml(&self) -> Result<String, Failure> {
+        toml::to_string(self)
+            .map_err(|error| Failure::error(format_args!("print settings: {error}")))
+    }
+}
+
+/// Whether `text` can stand as the host in a mount line.
+fn is_host(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+    let is_name = !text.is_empty() && text.len() <= 253 && text.bytes().all(allowed);
+    is_name && !text.starts_with('-') || text.parse::<std::net::IpAddr>().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_annotated_file_is_the_defaults() {
+        let text = include_str!("../../deploy/config/holdfast.toml");
+        let commented = Given::parse(text).unwrap();
+        let system = Given {
+            data_dir: Some("/var/lib/holdfast".into()),
+            ..Given::default()
+        };
+        assert_eq!(commented, system);
+        // Each commented setting is one that exists, and shows its default.
+        let all: String = text
+            .lines()
+            .map(|line| match line.strip_prefix('#') {
+                Some(rest) if !rest.starts_with(' ') => format!("{rest}\n"),
+                _ => format!("{line}\n"),
+            })
+            .collect();
+        let shown = Given::parse(&all).unwrap().complete().unwrap();
+        let defaults = system.complete().unwrap();
+        let advertise = shown.advertise.clone();
+        assert!(advertise.is_some(), "the file shows every setting");
+        assert_eq!(
+            shown,
+            Settings {
+                advertise,
+                ..defaults
+            }
+        );
+        assert_eq!(
+            Given::parse(&shown.to_toml().unwrap()).unwrap().complete(),
+            Ok(shown)
+        );
+    }
+
+    #[test]
+    fn the_first_source_wins() {
+        let flag = Given::parse("listen = '127.0.0.1:1'").unwrap();
+        let file = Given::parse("listen = '127.0.0.1:2'\nlog = 'debug'").unwrap();
+        let settings = flag.or(file).complete().unwrap();
+        assert_eq!(settings.listen.port(), 1);
+        assert_eq!(settings.log, "debug");
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused() {
+        for (text, part) in [
+            ("lisen = '127.0.0.1:1'", "unknown field `lisen`"),
+            ("listen = 'here'", "invalid socket address"),
+            ("dirty_memory = '1 gig'", "is not a size"),
+        ] {
+            let error = Given::parse(text).unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+        }
+        for text in [
+            "dirty_memory = '1KiB'",
+            "session_idle = '1ms'",
+            "connections_max = 0",
+            "advertise = 'a b'",
+            "advertise = '-o'",
+        ] {
+            let failure = Given::parse(text).unwrap().complete().unwrap_err();
+            assert_eq!(failure.kind, FailureKind::Usage, "{text}");
+        }
+    }
+}

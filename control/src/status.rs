@@ -1,0 +1,157 @@
+//! Turns errors into HTTP answers. The only place that does.
+
+#![deny(clippy::wildcard_enum_match_arm)] // A new error has to be thought about here.
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use metadata::kv::KvError;
+use metadata::store::StoreError;
+
+use crate::types::Problem;
+
+/// Seconds after which a client may try again what failed for want of something.
+const RETRY_AFTER_SECONDS: &str = "1";
+
+/// A failed call of the API.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiError {
+    status: StatusCode,
+    kind: &'static str,
+    detail: String,
+}
+
+impl ApiError {
+    fn new(status: StatusCode, kind: &'static str, detail: impl Into<String>) -> Self {
+        Self {
+            status,
+            kind,
+            detail: detail.into(),
+        }
+    }
+
+    /// The call carries no token that is known.
+    #[must_use]
+    pub fn unauthorized() -> Self {
+        Self::new(
+            StatusCode::UNAUTHORIZED,
+            "unauthorized",
+            "send `Authorization: Bearer TOKEN` with a token of this server; commands on its \
+             machine find one in its data directory",
+        )
+    }
+
+    /// An argument is not acceptable.
+    #[must_use]
+    pub fn invalid(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid", detail)
+    }
+
+    /// The request's form is not acceptable, as the HTTP layer says.
+    #[must_use]
+    pub fn rejected(status: StatusCode, detail: impl Into<String>) -> Self {
+        Self::new(status, "invalid", detail)
+    }
+
+    /// There is no such path.
+    #[must_use]
+    pub fn no_route() -> Self {
+        Self::new(
+            StatusCode::NOT_FOUND,
+            "not-found",
+            "no such path: the API is under /v1/workspaces and /v1/sessions",
+        )
+    }
+
+    /// The path takes other methods.
+    #[must_use]
+    pub fn no_method() -> Self {
+        Self::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "method-not-allowed",
+            "this path does not take that method",
+        )
+    }
+
+    /// The server is not, or no longer, ready.
+    #[must_use]
+    pub fn not_ready(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail)
+    }
+}
+
+impl From<StoreError> for ApiError {
+    fn from(error: StoreError) -> Self {
+        let detail = error.to_string();
+        let (status, kind) = match error {
+            StoreError::NotFound { .. } => (StatusCode::NOT_FOUND, "not-found"),
+            StoreError::Exists { .. } => (StatusCode::CONFLICT, "exists"),
+            StoreError::Invalid { .. } => (StatusCode::BAD_REQUEST, "invalid"),
+            StoreError::Expired { .. } => (StatusCode::GONE, "expired"),
+            StoreError::Version { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "version"),
+            StoreError::Corrupt { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "corrupt"),
+            StoreError::Unavailable(error) => of_store(&error),
+        };
+        if status.is_server_error() {
+            tracing::warn!(error = %detail, "control call failed");
+        }
+        Self::new(status, kind, detail)
+    }
+}
+
+fn of_store(error: &KvError) -> (StatusCode, &'static str) {
+    match error {
+        KvError::Conflict | KvError::VersionTooOld | KvError::Unavailable(_) => {
+            (StatusCode::SERVICE_UNAVAILABLE, "unavailable")
+        }
+        // It may have happened: look before trying again.
+        KvError::OutcomeUnknown => (StatusCode::INTERNAL_SERVER_ERROR, "outcome-unknown"),
+        KvError::NoSpace => (StatusCode::INSUFFICIENT_STORAGE, "no-space"),
+        KvError::Limit(_) | KvError::Usage(_) | KvError::Corrupt(_) => {
+            (StatusCode::INTERNAL_SERVER_ERROR, "internal")
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let problem = Problem {
+            r#type: format!("urn:holdfast:problem:{}", self.kind),
+            title: self.kind.replace('-', " "),
+            status: self.status.as_u16(),
+            detail: self.detail,
+        };
+        let body = serde_json::to_vec(&problem).unwrap_or_default();
+        let mut response = (self.status, body).into_response();
+        let headers = response.headers_mut();
+        let json = HeaderValue::from_static("application/problem+json");
+        headers.insert(header::CONTENT_TYPE, json);
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+            let seconds = HeaderValue::from_static(RETRY_AFTER_SECONDS);
+            headers.insert(header::RETRY_AFTER, seconds);
+        }
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_have_their_status() {
+        let what = || String::from("x");
+        for (error, status) in [
+            (StoreError::NotFound { what: what() }, 404),
+            (StoreError::Exists { what: what() }, 409),
+            (StoreError::Invalid { why: what() }, 400),
+            (StoreError::Unavailable(KvError::NoSpace), 507),
+            (StoreError::Unavailable(KvError::Conflict), 503),
+            (StoreError::Unavailable(KvError::OutcomeUnknown), 500),
+        ] {
+            assert_eq!(ApiError::from(error).into_response().status(), status);
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! What the API takes and gives, shared by server and client.
+
+use base::Timestamp;
+use metadata::record::session::{Identity, SessionState};
+use metadata::store::SessionInfo;
+use serde::{Deserialize, Serialize};
+
+/// A workspace to be made.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CreateWorkspace {
+    /// Its name.
+    pub name: String,
+    /// Mode of its root directory; 0777 if left out, in decimal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root_mode: Option<u32>,
+    /// Owner of its root directory.
+    #[serde(default)]
+    pub root_uid: u32,
+    /// Group of its root directory.
+    #[serde(default)]
+    pub root_gid: u32,
+}
+
+/// A workspace.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Workspace {
+    /// Its number, in hexadecimal.
+    pub id: String,
+    /// Its name.
+    pub name: String,
+    /// Size of file blocks.
+    pub block_bytes: u32,
+    /// When it was made, as RFC 3339 says.
+    pub created: String,
+}
+
+/// A session to be opened.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OpenSession {
+    /// Name of its workspace.
+    pub workspace: String,
+    /// Refuse every change.
+    #[serde(default)]
+    pub read_only: bool,
+    /// `passthrough`, `root-squash` or `all-squash=UID:GID`; the first if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<String>,
+    /// The agent that opens it.
+    #[serde(default)]
+    pub agent: String,
+    /// The run it belongs to.
+    #[serde(default)]
+    pub run: String,
+    /// Seconds until it ends by itself; without it stays until closed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl_seconds: Option<u64>,
+}
+
+/// A session.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Session {
+    /// Its number, in hexadecimal.
+    pub id: String,
+    /// Name of its workspace.
+    pub workspace: String,
+    /// `open`, `expired` or `closed`.
+    pub state: String,
+    /// Refuses every change.
+    pub read_only: bool,
+    /// Whose identity calls run as.
+    pub identity: String,
+    /// The agent that opened it.
+    pub agent: String,
+    /// The run it belongs to.
+    pub run: String,
+    /// When it was opened, as RFC 3339 says.
+    pub created: String,
+    /// When it ends by itself.
+    pub expires: Option<String>,
+    /// Bytes its files take.
+    pub used_bytes: u64,
+    /// Files, directories and the like that it has.
+    pub inodes: u64,
+}
+
+/// A right to mount, and how. The ticket is nowhere stored: who loses it makes another.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Mount {
+    /// The ticket.
+    pub ticket: String,
+    /// The path to mount: a slash and the ticket.
+    pub mount_path: String,
+    /// The server and its path, `HOST:/TICKET`.
+    pub mount_source: String,
+    /// The command that mounts; it ends with the directory, here `/mnt`.
+    pub mount_command: String,
+    /// The data string of `mount(2)`, for machines without `mount.nfs`.
+    pub mount_options: String,
+    /// Options for `mount -o`.
+    pub mount_command_options: String,
+}
+
+/// A session that was just opened.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct OpenedSession {
+    /// The session.
+    #[serde(flatten)]
+    pub session: Session,
+    /// How to mount it.
+    #[serde(flatten)]
+    pub mount: Mount,
+}
+
+/// A ticket to be made.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CreateTicket {
+    /// Mount read-only, whatever the session allows.
+    #[serde(default)]
+    pub read_only: bool,
+    /// Spent by the first mount.
+    #[serde(default)]
+    pub single_use: bool,
+    /// Others change the session meanwhile: print mount options that show it soon.
+    #[serde(default)]
+    pub shared: bool,
+    /// The directory to mount, a path from the root; the root if left out.
+    #[serde(default)]
+    pub directory: String,
+    /// Seconds until it ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl_seconds: Option<u64>,
+}
+
+/// Part of a list.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Page<T> {
+    /// Members of the list.
+    pub items: Vec<T>,
+    /// Give this as `after` to read on; absent at the end.
+    pub next: Option<String>,
+}
+
+/// An error, as RFC 9457 says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    /// Names the kind of error.
+    pub r#type: String,
+    /// The same for people.
+    pub title: String,
+    /// The HTTP status.
+    pub status: u16,
+    /// What happened and what to do.
+    pub detail: String,
+}
+
+impl Session {
+    /// Describes `info`, a session of the workspace named `workspace`.
+    #[must_use]
+    pub fn new(info: &SessionInfo, workspace: String, now: Timestamp) -> Self {
+        let record = &info.record;
+        let state = match record.state {
+            SessionState::Open if info.is_expired(now) => "expired",
+            SessionState::Open => "open",
+            SessionState::Closed => "closed",
+        };
+        Self {
+            id: info.id.to_string(),
+            workspace,
+            state: state.into(),
+            read_only: record.read_only,
+            identity: show_identity(record.identity),
+            agent: record.agent.clone(),
+            run: record.run.clone(),
+            created: show_time(record.created),
+            expires: record.expires.map(show_time),
+            used_bytes: info.flush.totals.usage.bytes,
+            inodes: info.flush.totals.usage.inodes,
+        }
+    }
+}
+
+/// A time as RFC 3339 says.
+#[must_use]
+pub fn show_time(time: Timestamp) -> String {
+    let seconds = i64::try_from(time.seconds()).ok();
+    let shown = seconds.and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
+    // Beyond the year 9999 there is no such form.
+    shown.map_or_else(|| format!("@{}", time.seconds()), |time| time.to_string())
+}
+
+fn show_identity(identity: Identity) -> String {
+    match identity {
+        Identity::Passthrough => "passthrough".into(),
+        Identity::RootSquash => "root-squash".into(),
+        Identity::AllSquash { uid, gid } => format!("all-squash={uid}:{gid}"),
+    }
+}
+
+/// Reads an identity rule.
+///
+/// # Errors
+///
+/// Says what may be written.
+pub fn parse_identity(text: &str) -> Result<Identity, String> {
+    let wrong = || {
+        format!(
+            "identity {text:?} is not acceptable: use passthrough, root-squash or \
+             all-squash=UID:GID"
+        )
+    };
+    match text {
+        "passthrough" => Ok(Identity::Passthrough),
+        "root-squash" => Ok(Identity::RootSquash),
+        _ => {
+            let ids = text.strip_prefix("all-squash=").ok_or_else(wrong)?;
+            let (uid, gid) = ids.split_once(':').ok_or_else(wrong)?;
+            let uid = uid.parse().map_err(|_| wrong())?;
+            let gid = gid.parse().map_err(|_| wrong())?;
+            Ok(Identity::AllSquash { uid, gid })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identities_are_read_and_written() {
+        for text in ["passthrough", "root-squash", "all-squash=1000:100"] {
+            assert_eq!(show_identity(parse_identity(text).unwrap()), text);
+        }
+        for bad in ["", "all-squash", "all-squash=1", "all-squash=1:x", "none"] {
+            assert!(parse_identity(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn times_are_shown_also_absurd_ones() {
+        assert_eq!(show_time(Timestamp::new(0, 5)), "1970-01-01T00:00:00Z");
+        assert_eq!(
+            show_time(Timestamp::new(u64::MAX, 0)),
+            format!("@{}", u64::MAX)
+        );
+    }
+}

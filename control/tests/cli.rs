@@ -1,0 +1,333 @@
+//! The command line: the main job, and what it says of bad input.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod support;
+
+use std::fs::Permissions;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use support::{Server, fails, holdfast, json, run};
+
+#[test]
+fn up_serves_one_session_across_restarts() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("data");
+    let server = Server::start("up", &dir);
+    let (path, session) = (server.text("mount_path"), server.text("session"));
+    let command = server.text("mount_command");
+    assert!(command.starts_with("mount -t nfs -o vers=3,"), "{command}");
+    assert!(command.ends_with(&format!(" 127.0.0.1:{path} /mnt")));
+    assert!(server.text("mount_options").contains("addr=127.0.0.1"));
+    server.kill();
+    // What a killed server left behind names no server; commands say so.
+    fails(&["workspace", "ls"], &dir, 6, &["is the server running?"]);
+
+    let server = Server::start("up", &dir);
+    assert_eq!(server.text("mount_path"), path);
+    assert_eq!(server.text("session"), session);
+    assert_eq!(server.terminate(), Some(0));
+    assert!(!dir.join("control.json").exists());
+    fails(
+        &["workspace", "ls"],
+        &dir,
+        6,
+        &["no server uses", "holdfast up"],
+    );
+
+    let server = Server::start("up", &dir);
+    assert_eq!(
+        json(&["session", "close", &session], &dir)["closed"],
+        *session
+    );
+    assert_eq!(server.terminate(), Some(0));
+    let server = Server::start("up", &dir);
+    assert_ne!(server.text("session"), session);
+    assert_eq!(
+        json(&["workspace", "ls"], &dir).as_array().unwrap().len(),
+        1
+    );
+}
+
+#[test]
+fn workspaces_and_sessions_are_managed() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path();
+    let server = Server::start("serve", dir);
+    assert!(server.ready.get("session").is_none());
+    json(&["workspace", "create", "w"], dir);
+    fails(&["workspace", "create", "w"], dir, 3, &["exists already"]);
+    fails(&["workspace", "create", "a/b"], dir, 2, &["use 1 to 64 of"]);
+    fails(&["session", "open", "nope"], dir, 4, &["no such workspace"]);
+    let opened = json(
+        &[
+            "session",
+            "open",
+            "w",
+            "--read-only",
+            "--ttl",
+            "1h",
+            "--identity",
+            "all-squash=7:8",
+        ],
+        dir,
+    );
+    let id = opened["id"].as_str().unwrap();
+    assert!(
+        opened["mount_command"]
+            .as_str()
+            .unwrap()
+            .contains("-o ro,vers=3")
+    );
+    let shown = json(&["session", "show", id], dir);
+    assert_eq!(shown["identity"], "all-squash=7:8");
+    assert_eq!(shown["state"], "open");
+    assert_eq!(shown["workspace"], "w");
+    let listed = json(&["session", "ls", "--workspace", "w"], dir);
+    assert_eq!(listed.as_array().unwrap().len(), 1);
+    let ticket = json(
+        &["session", "ticket", id, "--directory", "a/b", "--shared"],
+        dir,
+    );
+    let line = ticket["mount_command"].as_str().unwrap();
+    assert!(line.contains("actimeo=1,"), "{line}");
+    fails(
+        &["session", "ticket", id, "--directory", "../x"],
+        dir,
+        2,
+        &["'..'"],
+    );
+    let line = json(&["mount", "/mnt", "--session", id, "--print-only"], dir);
+    assert!(line["mount_command"].as_str().unwrap().ends_with(" /mnt"));
+    fails(
+        &["mount", "/mnt", "--print-only"],
+        dir,
+        2,
+        &["which session?"],
+    );
+    json(&["session", "close", id], dir);
+    fails(&["session", "show", id], dir, 4, &["no such session"]);
+    fails(&["session", "show", "xyz"], dir, 2, &["is no session"]);
+    let text = run(&["session", "ls"], dir);
+    assert!(String::from_utf8_lossy(&text.stdout).starts_with("SESSION"));
+    let errors = run(&["--json", "session", "show", id], dir).stderr;
+    let error: serde_json::Value = serde_json::from_slice(&errors).unwrap();
+    assert_eq!(error["exit_code"], 4);
+    fails(&["--token", "x", "workspace", "ls"], dir, 2, &["--token"]);
+    fails(
+        &["workspace", "ls", "--token", "x"],
+        dir,
+        5,
+        &["Authorization"],
+    );
+}
+
+#[test]
+fn the_local_token_is_shown_to_the_local_server_only() {
+    let root = tempfile::tempdir().unwrap();
+    let _server = Server::start("serve", root.path());
+    fails(
+        &["workspace", "ls", "--api", "http://127.0.0.1:9"],
+        root.path(),
+        2,
+        &["which token?", "HOLDFAST_TOKEN"],
+    );
+}
+
+#[test]
+fn mount_opens_a_session_of_a_workspace() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path();
+    let _server = Server::start("serve", dir);
+    json(&["workspace", "create", "w"], dir);
+    let args = ["mount", "/m n", "--workspace", "w", "--print-only"];
+    let line = json(&args, dir);
+    let command = line["mount_command"].as_str().unwrap();
+    assert!(command.ends_with(" '/m n'"), "{command}");
+    let opened = json(&["session", "ls"], dir);
+    assert_eq!(opened.as_array().unwrap().len(), 1);
+    assert_eq!(opened[0]["id"], line["session"]);
+    fails(
+        &["mount", "/nonexistent", "--workspace", "w"],
+        dir,
+        4,
+        &["make it first"],
+    );
+    fails(
+        &["mount", "/mnt", "--workspace", "x", "--print-only"],
+        dir,
+        4,
+        &["no such workspace"],
+    );
+    // A session that was opened in vain is closed.
+    let directory = [&args[..], &["--directory", ".."]].concat();
+    fails(&directory, dir, 2, &["'..'"]);
+    assert_eq!(json(&["session", "ls"], dir).as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn a_directory_that_may_not_be_read_is_named() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("data");
+    std::fs::create_dir(&dir).unwrap();
+    let mode = |path: &Path, mode| {
+        std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    };
+    let mut command = if rustix::process::geteuid().is_root() {
+        // Root may read all. Somebody else has to find the binary.
+        mode(root.path(), 0o755);
+        let copy = root.path().join("holdfast");
+        std::fs::copy(env!("CARGO_BIN_EXE_holdfast"), &copy).unwrap();
+        let mut command = Command::new(copy);
+        command.uid(65_534).gid(65_534);
+        command
+    } else {
+        holdfast()
+    };
+    mode(&dir, 0);
+    let output = command
+        .env_clear()
+        .args(["up", "--data-dir"])
+        .arg(&dir)
+        .current_dir("/")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    mode(&dir, 0o700);
+    assert_eq!(output.status.code(), Some(5), "{said}");
+    for part in ["data directory", "Permission denied", "--data-dir"] {
+        assert!(said.contains(part), "{said}");
+    }
+}
+
+#[test]
+fn sessions_end_by_themselves() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path();
+    let server = Server::start("serve", dir);
+    json(&["workspace", "create", "w"], dir);
+    json(&["session", "open", "w"], dir);
+    json(&["session", "open", "w", "--ttl", "1s"], dir);
+    let listed = || json(&["session", "ls"], dir).as_array().unwrap().len();
+    // What is looked at every few seconds ends well before the bound on this loop.
+    let mut looks = 0;
+    while listed() == 2 {
+        looks += 1;
+        assert!(looks < 300, "the session stays open");
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
+    assert_eq!(listed(), 1);
+    // Also what ended while no server ran.
+    json(&["session", "open", "w", "--ttl", "1s"], dir);
+    assert_eq!(server.terminate(), Some(0));
+    std::thread::park_timeout(Duration::from_millis(1_100));
+    let _server = Server::start("serve", dir);
+    looks = 0;
+    while listed() == 2 {
+        looks += 1;
+        assert!(looks < 300, "the session stays open");
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
+    assert_eq!(listed(), 1);
+}
+
+#[test]
+fn bad_starts_say_what_to_do() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("data");
+    fails(
+        &["up", "--lisen", "x"],
+        &dir,
+        2,
+        &["unexpected argument '--lisen'"],
+    );
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = listener.local_addr().unwrap().to_string();
+    fails(
+        &["up", "--listen", &taken, "--api-listen", "127.0.0.1:0"],
+        &dir,
+        3,
+        &["listen on", "for NFS", "choose another with --listen"],
+    );
+    fails(
+        &["up", "--listen", "127.0.0.1:0", "--api-listen", &taken],
+        &dir,
+        3,
+        &["for the API", "choose another with --api-listen"],
+    );
+    let server = Server::start("up", &dir);
+    fails(
+        &["serve"],
+        &dir,
+        3,
+        &["in use by process", "stop that server"],
+    );
+    drop(server);
+    let file = root.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    fails(&["up"], &file, 3, &["make data directory", "--data-dir"]);
+    let filled = root.path().join("filled");
+    std::fs::create_dir(&filled).unwrap();
+    std::fs::write(filled.join("x"), "").unwrap();
+    fails(
+        &["up"],
+        &filled,
+        3,
+        &["neither empty nor a Holdfast data directory"],
+    );
+}
+
+#[test]
+fn settings_come_from_flag_environment_and_file() {
+    let root = tempfile::tempdir().unwrap();
+    let config = root.path().join("holdfast.toml");
+    std::fs::write(
+        &config,
+        "listen = '127.0.0.1:1'\napi_listen = '127.0.0.1:1'\nlog = 'warn'\n",
+    )
+    .unwrap();
+    let output = holdfast()
+        .args([
+            "serve",
+            "--print-config",
+            "--json",
+            "--listen",
+            "127.0.0.1:3",
+        ])
+        .env("HOLDFAST_CONFIG", &config)
+        .env("HOLDFAST_LISTEN", "127.0.0.1:2")
+        .env("HOLDFAST_API_LISTEN", "127.0.0.1:2")
+        .output()
+        .unwrap();
+    let printed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(printed["listen"], "127.0.0.1:3");
+    assert_eq!(printed["api_listen"], "127.0.0.1:2");
+    assert_eq!(printed["log"], "warn");
+    let check = |text: &str| {
+        std::fs::write(&config, text).unwrap();
+        let mut command = holdfast();
+        command.args(["serve", "--check-config", "--config"]);
+        command.arg(&config).output().unwrap()
+    };
+    assert!(check("log_format = 'json'").status.success());
+    let wrong = check("lisen = '127.0.0.1:1'");
+    assert_eq!(wrong.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    assert!(
+        said.contains("unknown field `lisen`") && said.contains("holdfast.toml"),
+        "{said}"
+    );
+    assert_eq!(
+        check("log = 'info'\ndirty_memory = '1B'").status.code(),
+        Some(2)
+    );
+    let missing = holdfast()
+        .args(["serve", "--config", "/nonexistent/holdfast.toml"])
+        .output()
+        .unwrap();
+    assert_eq!(missing.status.code(), Some(4));
+}

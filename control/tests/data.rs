@@ -1,0 +1,147 @@
+//! Data that is damaged, or of another release: named, and left as it is.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod support;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use base::SystemClock;
+use metadata::keyspace;
+use metadata::kv::Kv;
+use metadata::kv::embedded::{EmbeddedKv, EmbeddedOptions};
+use metadata::record::workspace::FormatRecord;
+use support::{ANY_PORTS, Server, fails, json, run};
+
+/// A data directory that a server has used and left.
+fn used() -> tempfile::TempDir {
+    let root = tempfile::tempdir().unwrap();
+    assert_eq!(Server::start("up", root.path()).terminate(), Some(0));
+    root
+}
+
+fn set(dir: &Path, key: Vec<u8>, value: Vec<u8>) {
+    let clock = Arc::new(SystemClock::new());
+    let path = dir.join("meta.redb");
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let kv = EmbeddedKv::open(&path, &EmbeddedOptions::default(), clock).unwrap();
+        let mut txn = kv.begin();
+        txn.set(&key, &value);
+        txn.commit().await.unwrap();
+    });
+}
+
+fn up_fails(dir: &Path, parts: &[&str]) {
+    fails(&[&["up"], &ANY_PORTS[..]].concat(), dir, 1, parts);
+}
+
+#[test]
+fn another_version_is_named() {
+    let root = used();
+    let format = FormatRecord {
+        data_version: 9,
+        installation: [1; 16],
+        created: base::Timestamp::EPOCH,
+    };
+    set(root.path(), keyspace::format(), format.encode().to_vec());
+    let parts = ["version 9", "reads version 1", "nothing was changed"];
+    up_fails(root.path(), &parts);
+    up_fails(root.path(), &parts);
+    let file = root.path().join("FORMAT");
+    let newer = std::fs::read_to_string(&file)
+        .unwrap()
+        .replace(":1}", ":8}");
+    std::fs::write(&file, newer).unwrap();
+    up_fails(root.path(), &["version 8", "nothing was changed"]);
+}
+
+#[test]
+fn a_damaged_record_is_named() {
+    let root = used();
+    set(root.path(), keyspace::handle_keys(), vec![1, 2, 3]);
+    up_fails(root.path(), &["handle keys is damaged", "holdfast check"]);
+}
+
+#[test]
+fn a_damaged_store_is_named_and_left() {
+    let root = used();
+    let file = root.path().join("meta.redb");
+    std::fs::write(&file, vec![7; 10_000]).unwrap();
+    up_fails(root.path(), &["meta.redb is damaged", "backup"]);
+    assert_eq!(std::fs::read(&file).unwrap(), vec![7; 10_000]);
+}
+
+#[test]
+fn a_store_that_was_cut_or_emptied_is_named_and_left() {
+    let root = used();
+    let file = root.path().join("meta.redb");
+    let whole = std::fs::read(&file).unwrap();
+    for damaged in [&[][..], &whole[..100], &whole[..whole.len() / 2]] {
+        std::fs::write(&file, damaged).unwrap();
+        up_fails(root.path(), &["meta.redb is damaged", "backup"]);
+        assert_eq!(std::fs::read(&file).unwrap(), damaged);
+    }
+    std::fs::write(&file, &whole).unwrap();
+    assert_eq!(json(&["check"], root.path())["clean"], true);
+}
+
+#[test]
+fn a_store_that_is_gone_is_not_made_anew() {
+    let root = used();
+    std::fs::remove_file(root.path().join("meta.redb")).unwrap();
+    up_fails(root.path(), &["meta.redb is missing", "backup"]);
+    fails(&["check"], root.path(), 1, &["meta.redb is missing"]);
+    assert!(!root.path().join("meta.redb").exists());
+}
+
+#[test]
+fn a_foreign_pack_is_named() {
+    let root = used();
+    let pack = std::fs::read_dir(root.path().join("chunks"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .next()
+        .unwrap();
+    std::fs::write(&pack, vec![7; 10_000]).unwrap();
+    up_fails(root.path(), &["not a pack of this release", "backup"]);
+}
+
+#[test]
+fn a_check_says_whether_data_is_good() {
+    let root = used();
+    let report = json(&["check"], root.path());
+    assert_eq!(report["clean"], true);
+    assert_eq!(report["counts"]["sessions"], 1);
+    set(root.path(), b"zzz".to_vec(), vec![]);
+    let output = run(&["check", "--metadata-only"], root.path());
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stdout);
+    for part in ["key zzz", "what to do: ", "1 problem: "] {
+        assert!(said.contains(part), "{said}");
+    }
+    set(root.path(), keyspace::handle_keys(), vec![1, 2, 3]);
+    let output = run(&["--json", "check"], root.path());
+    assert_eq!(output.status.code(), Some(1));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["problems_total"], 2);
+    assert_eq!(report["problems"][0]["place"], "handle keys");
+}
+
+#[test]
+fn a_check_needs_a_directory_that_nobody_uses() {
+    let root = tempfile::tempdir().unwrap();
+    let nothing = root.path().join("nothing");
+    fails(&["check"], &nothing, 4, &["not a Holdfast data directory"]);
+    assert!(!nothing.exists());
+    let dir = root.path().join("data");
+    let server = Server::start("up", &dir);
+    fails(
+        &["check"],
+        &dir,
+        3,
+        &["in use by process", "stop that server"],
+    );
+    drop(server);
+    assert_eq!(json(&["check"], &dir)["clean"], true);
+}

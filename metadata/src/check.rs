@@ -1,0 +1,100 @@
+//! Checks every invariant of the keyspace. Reads only.
+//!
+//! The store must not change meanwhile: nobody else may use it. Keys are read in order, page by
+//! page; what crosses inodes is looked up where it should be. So memory does not grow with the
+//! store, but for a set of directories already seen and one number range per session.
+
+mod image;
+mod reader;
+mod report;
+mod tables;
+
+#[cfg(test)]
+mod tests;
+
+pub use report::{Counts, PROBLEMS_MAX, Problem, Remedy, Report};
+
+use std::fmt::{Debug, Formatter};
+
+use base::{ChunkId, DomainId, SessionId, WorkspaceId};
+
+use crate::image::InodeNumbers;
+use crate::kv::{Kv, KvError};
+use reader::Reader;
+
+/// Says whether a chunk is stored.
+pub type ChunkExists<'a> = &'a (dyn Fn(DomainId, ChunkId) -> bool + Sync);
+
+/// Hears of progress, after each page of keys.
+pub type Progress<'a> = &'a (dyn Fn(&Counts) + Sync);
+
+/// What to check beside the keyspace itself.
+#[derive(Clone, Copy, Default)]
+pub struct CheckOptions<'a> {
+    /// Asked for every chunk that a file names.
+    pub chunk_exists: Option<ChunkExists<'a>>,
+    /// Called after each page.
+    pub progress: Option<Progress<'a>>,
+}
+
+impl Debug for CheckOptions<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CheckOptions").finish_non_exhaustive()
+    }
+}
+
+/// A check in progress.
+struct Checker<'a> {
+    reader: Reader<'a>,
+    options: CheckOptions<'a>,
+    report: Report,
+    /// What each session may still give out: no two may overlap.
+    numbers: Vec<(WorkspaceId, InodeNumbers, SessionId)>,
+}
+
+/// Checks all that is in `kv`, which nobody else may use meanwhile.
+///
+/// # Errors
+///
+/// The store cannot be read. Damaged records are problems in the report, not errors.
+///
+/// # Cancellation
+///
+/// Safe to drop.
+pub async fn check(kv: &dyn Kv, options: CheckOptions<'_>) -> Result<Report, KvError> {
+    let mut checker = Checker {
+        reader: Reader::new(kv),
+        options,
+        report: Report::default(),
+        numbers: Vec::new(),
+    };
+    checker.check_tables().await?;
+    checker.check_numbers();
+    Ok(checker.report)
+}
+
+impl Checker<'_> {
+    /// No inode number may be given out by two sessions.
+    fn check_numbers(&mut self) {
+        self.numbers
+            .sort_by_key(|(workspace, numbers, session)| (*workspace, numbers.next, *session));
+        let pairs = self.numbers.iter().zip(self.numbers.iter().skip(1));
+        let overlaps: Vec<_> = pairs
+            .filter(|((one, first, _), (other, second, _))| one == other && second.next < first.end)
+            .map(|((_, _, one), (_, _, other))| (*one, *other))
+            .collect();
+        for (one, other) in overlaps {
+            self.report.add(
+                format!("session {one}"),
+                format!("may give out the same inode numbers as session {other}"),
+                Remedy::Session,
+            );
+        }
+    }
+
+    fn progressed(&self) {
+        if let Some(progress) = self.options.progress {
+            progress(&self.report.counts);
+        }
+    }
+}

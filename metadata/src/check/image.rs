@@ -1,0 +1,540 @@
+//! A session's files. All keys of an inode are adjacent, attributes first; what leads from one
+//! inode to another is looked up from both ends.
+
+use std::collections::HashSet;
+
+use base::limits::{INLINE_BLOCK_BYTES_MAX, INLINE_FILE_BYTES_MAX, PATCH_BYTES_MAX, PATCHES_MAX};
+use base::{DomainId, InodeId, Name, SessionId};
+use bytes::Bytes;
+
+use super::reader::Scan;
+use super::{Checker, Remedy};
+use crate::image::{Block, Body, NameHasher, Usage, allocated};
+use crate::keyspace::image::{self as keys, ImageKey};
+use crate::keyspace::{self, Key};
+use crate::kv::KvError;
+use crate::layers::untag;
+use crate::record::entry::Entry;
+use crate::record::inode::InodeRecord;
+use crate::record::session::{FlushRecord, SessionRecord};
+use crate::record::workspace::WorkspaceRecord;
+use crate::record::{RecordError, block};
+use crate::session::root_record;
+use crate::stat::FileKind;
+
+/// Directories that are remembered to hang below the root. Beyond this many they are looked up
+/// again and again, which is slow and right.
+const KNOWN_MAX: usize = 4_000_000;
+
+/// A walk over one session's files.
+struct Walk {
+    session: SessionId,
+    generation: u32,
+    prefix: Vec<u8>,
+    hasher: NameHasher,
+    block_bytes: u64,
+    domain: DomainId,
+    root: InodeRecord,
+    flush: FlushRecord,
+    /// First inode number that the workspace has not given out.
+    numbers_end: u64,
+    usage: Usage,
+    /// Directories known to hang below the root.
+    known: HashSet<InodeId>,
+}
+
+/// What was seen of the inode whose keys are being read.
+struct Seen {
+    inode: InodeId,
+    record: Option<InodeRecord>,
+    entries: u64,
+    subdirs: u64,
+    links: u64,
+    used: u64,
+    blocks: u64,
+}
+
+impl Checker<'_> {
+    pub(super) async fn check_image(
+        &mut self,
+        id: SessionId,
+        record: &SessionRecord,
+        workspace: &WorkspaceRecord,
+    ) -> Result<(), KvError> {
+        let mut walk = self.begin_walk(id, record, workspace).await?;
+        let mut scan = Scan::new(keyspace::delta_all(id));
+        let mut seen: Option<Seen> = None;
+        loop {
+            let page = self.reader.next(&mut scan).await?;
+            if page.is_empty() {
+                break;
+            }
+            for (key, stored) in page {
+                self.report.counts.keys += 1;
+                let Some((key, value)) = self.image_pair(&walk, &key, &stored) else {
+                    continue;
+                };
+                let inode = inode_of(&key);
+                if seen.as_ref().is_none_or(|seen| seen.inode != inode)
+                    && let Some(before) = seen.replace(Seen::new(inode))
+                {
+                    self.check_inode(&mut walk, before).await?;
+                }
+                if let Some(seen) = &mut seen {
+                    self.check_pair(&walk, seen, key, &value).await?;
+                }
+            }
+            self.progressed();
+        }
+        if let Some(last) = seen {
+            self.check_inode(&mut walk, last).await?;
+        }
+        self.check_totals(&walk, record);
+        Ok(())
+    }
+
+    async fn begin_walk(
+        &mut self,
+        id: SessionId,
+        record: &SessionRecord,
+        workspace: &WorkspaceRecord,
+    ) -> Result<Walk, KvError> {
+        let flush = self.reader.get(&keyspace::session_flush(id)).await?;
+        // One that cannot be decoded is told where it is read.
+        let flush = flush.and_then(|value| FlushRecord::decode(&value).ok());
+        let counter = self.reader.get(&keyspace::inodes(record.workspace)).await?;
+        let counter = counter.and_then(|value| (*value).try_into().map(u64::from_le_bytes).ok());
+        Ok(Walk {
+            session: id,
+            generation: record.generation,
+            prefix: keyspace::delta(id, record.generation),
+            hasher: NameHasher::new(workspace.name_key),
+            block_bytes: u64::from(workspace.block_bytes),
+            domain: DomainId::new(record.tenant.raw()),
+            root: root_record(record),
+            flush: flush.unwrap_or_default(),
+            numbers_end: counter.unwrap_or(0),
+            usage: Usage::default(),
+            known: HashSet::new(),
+        })
+    }
+
+    /// A key of the image and its value, or a problem.
+    fn image_pair(
+        &mut self,
+        walk: &Walk,
+        key: &Bytes,
+        stored: &Bytes,
+    ) -> Option<(ImageKey, Bytes)> {
+        let key = match keyspace::decode(key) {
+            Ok(Key::Delta(_, generation, key)) if generation == walk.generation => key,
+            Ok(_) => {
+                let what = format!("key {} is of no generation in use", key.escape_ascii());
+                self.session_problem(walk.session, what);
+                return None;
+            }
+            Err(error) => {
+                let what = format!("key {}: {error}", key.escape_ascii());
+                self.session_problem(walk.session, what);
+                return None;
+            }
+        };
+        match untag(stored) {
+            Ok(Some(value)) => Some((key, value)),
+            Ok(None) => {
+                let what = format!("{key:?} is marked as removed, but hides nothing");
+                self.session_problem(walk.session, what);
+                None
+            }
+            Err(error) => {
+                self.session_problem(walk.session, format!("{key:?}: {error}"));
+                None
+            }
+        }
+    }
+
+    async fn check_pair(
+        &mut self,
+        walk: &Walk,
+        seen: &mut Seen,
+        key: ImageKey,
+        value: &Bytes,
+    ) -> Result<(), KvError> {
+        match key {
+            ImageKey::Inode(inode) => {
+                self.report.counts.inodes += 1;
+                let decoded = InodeRecord::decode(inode, value);
+                seen.record = self.image_record(walk, inode, "attributes", decoded);
+            }
+            ImageKey::Entry { dir, hash, name } => {
+                self.report.counts.entries += 1;
+                seen.entries += 1;
+                if hash != walk.hasher.hash(name.as_bytes()) {
+                    let what = format!("entry {name:?} is not where its name belongs");
+                    self.inode_problem(walk, dir, what);
+                }
+                let place = format!("entry {name:?}");
+                let entry = self.image_record(walk, dir, &place, Entry::decode(value));
+                if let Some(entry) = entry {
+                    seen.subdirs += u64::from(entry.kind == FileKind::Directory);
+                    self.check_entry(walk, dir, &name, entry).await?;
+                }
+            }
+            ImageKey::Block { inode, index } => {
+                self.report.counts.blocks += 1;
+                seen.blocks += 1;
+                let place = format!("block {index}");
+                let block = self.image_record(walk, inode, &place, block::decode(value));
+                if let Some(block) = block {
+                    seen.used += allocated(Some(&block), [None, None]);
+                    self.check_block(walk, seen, index, &block);
+                }
+            }
+            ImageKey::Link {
+                inode,
+                parent,
+                name,
+            } => {
+                seen.links += 1;
+                if !value.is_empty() {
+                    self.inode_problem(walk, inode, format!("link {name:?} holds something"));
+                }
+                let first = seen.record.as_ref().and_then(|record| record.link.as_ref());
+                if first.is_some_and(|(at, other)| *at == parent && *other == name) {
+                    self.inode_problem(walk, inode, format!("link {name:?} is counted twice"));
+                }
+                self.check_link(walk, inode, parent, &name).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// From a directory to what an entry leads to, and back.
+    async fn check_entry(
+        &mut self,
+        walk: &Walk,
+        dir: InodeId,
+        name: &Name,
+        entry: Entry,
+    ) -> Result<(), KvError> {
+        let child = entry.inode;
+        let Some(record) = self.inode_record(walk, child).await? else {
+            let what = format!("entry {name:?} leads to inode {child}, which does not exist");
+            self.inode_problem(walk, dir, what);
+            return Ok(());
+        };
+        if record.stat.kind != entry.kind {
+            let (said, is) = (entry.kind, record.stat.kind);
+            let what = format!("entry {name:?} says {said:?}, but inode {child} is a {is:?}");
+            self.inode_problem(walk, dir, what);
+        }
+        let is_first = record
+            .link
+            .is_some_and(|(at, first)| at == dir && first == *name);
+        let further = walk.key(&keys::link(child, dir, name));
+        if !is_first && self.reader.get(&further).await?.is_none() {
+            let what = format!("entry {name:?} leads to inode {child}, which knows no such name");
+            self.inode_problem(walk, dir, what);
+        }
+        Ok(())
+    }
+
+    /// From an inode to the entry that a name of it is.
+    async fn check_link(
+        &mut self,
+        walk: &Walk,
+        inode: InodeId,
+        parent: InodeId,
+        name: &Name,
+    ) -> Result<(), KvError> {
+        let hash = walk.hasher.hash(name.as_bytes());
+        let key = walk.key(&keys::entry(parent, hash, name.as_bytes()));
+        let stored = self.reader.get(&key).await?;
+        // What cannot be decoded is told where the directory is read.
+        let leads_here = stored.is_some_and(|stored| match untag(&stored) {
+            Ok(Some(value)) => Entry::decode(&value).map_or(true, |entry| entry.inode == inode),
+            Ok(None) => false,
+            Err(_) => true,
+        });
+        if !leads_here {
+            let what = format!("its name {name:?} is not in directory {parent}");
+            self.inode_problem(walk, inode, what);
+        }
+        Ok(())
+    }
+
+    fn check_block(&mut self, walk: &Walk, seen: &Seen, index: u32, block: &Block) {
+        let inode = seen.inode;
+        let mut problem = |what: String| {
+            self.report.add(
+                place(walk, inode),
+                format!("block {index} {what}"),
+                Remedy::Session,
+            );
+        };
+        let end = u64::from(block.end());
+        let size = seen
+            .record
+            .as_ref()
+            .map_or(u64::MAX, |record| record.stat.size);
+        if block.is_hole() {
+            problem("holds nothing".into());
+        } else if end > walk.block_bytes {
+            problem(format!(
+                "is {end} bytes long, of at most {}",
+                walk.block_bytes
+            ));
+        } else if (u64::from(index) * walk.block_bytes).saturating_add(end) > size {
+            problem(format!("goes beyond the file's {size} bytes"));
+        }
+        if block.patches.bytes() > PATCH_BYTES_MAX || block.patches.len() > PATCHES_MAX {
+            problem("has too many patches".into());
+        }
+        match &block.body {
+            Body::Empty => {}
+            Body::Inline(bytes) if bytes.len() > INLINE_BLOCK_BYTES_MAX => {
+                problem(format!(
+                    "holds {} bytes that belong into a chunk",
+                    bytes.len()
+                ));
+            }
+            Body::Inline(_) => {}
+            Body::Chunk { id, bytes } => {
+                if u64::from(*bytes) > walk.block_bytes {
+                    problem(format!("has a chunk of {bytes} bytes"));
+                }
+                let exists = self.options.chunk_exists;
+                if exists.is_some_and(|exists| !exists(walk.domain, *id)) {
+                    problem(format!("needs chunk {id}, which is missing"));
+                }
+                self.report.counts.chunks += 1;
+            }
+        }
+    }
+
+    /// After the last key of an inode: whether its attributes say what was seen.
+    async fn check_inode(&mut self, walk: &mut Walk, seen: Seen) -> Result<(), KvError> {
+        let inode = seen.inode;
+        let Some(record) = &seen.record else {
+            self.inode_problem(walk, inode, "has content but no attributes");
+            return Ok(());
+        };
+        let inline = match record.stat.kind {
+            FileKind::File => record.inline.clone(),
+            _ => None,
+        };
+        let used = match inline {
+            Some(content) => seen.used + allocated(Some(&Block::inline(content)), [None, None]),
+            None => seen.used,
+        };
+        for what in seen.contradictions(record, used) {
+            self.inode_problem(walk, inode, what);
+        }
+        walk.usage.bytes = walk.usage.bytes.saturating_add(record.stat.used);
+        if inode != InodeId::ROOT {
+            walk.usage.inodes += 1;
+            self.check_number(walk, inode);
+        }
+        match &record.link {
+            Some((parent, name)) if inode != InodeId::ROOT => {
+                self.check_link(walk, inode, *parent, name).await?;
+            }
+            None if inode == InodeId::ROOT => {}
+            Some(_) => self.inode_problem(walk, inode, "the root directory has a name"),
+            None => self.inode_problem(walk, inode, "has no name"),
+        }
+        if record.stat.is_dir() {
+            self.check_hangs(walk, inode, record).await?;
+        }
+        Ok(())
+    }
+
+    fn check_number(&mut self, walk: &Walk, inode: InodeId) {
+        let numbers = walk.flush.totals.numbers;
+        let number = inode.raw();
+        if number >= walk.numbers_end || number < base::limits::INODE_BLOCK {
+            self.inode_problem(walk, inode, "has a number that was never given out");
+        } else if (numbers.next..numbers.end).contains(&number) {
+            let what = "has a number that the session would give out again";
+            self.inode_problem(walk, inode, what);
+        }
+    }
+
+    /// Whether a directory hangs below the root: goes up until something known.
+    async fn check_hangs(
+        &mut self,
+        walk: &mut Walk,
+        inode: InodeId,
+        record: &InodeRecord,
+    ) -> Result<(), KvError> {
+        let mut passed = HashSet::new();
+        let (mut at, mut link) = (inode, record.link.clone());
+        while at != InodeId::ROOT && !walk.known.contains(&at) {
+            if !passed.insert(at) {
+                self.inode_problem(walk, inode, "hangs in a circle, not below the root");
+                return Ok(());
+            }
+            let Some((parent, _)) = link else {
+                self.inode_problem(walk, inode, "does not hang below the root");
+                return Ok(());
+            };
+            let above = self.inode_record(walk, parent).await?;
+            let Some(above) = above.filter(|above| above.stat.is_dir()) else {
+                let what = format!("hangs below {parent}, which is no directory");
+                self.inode_problem(walk, inode, what);
+                return Ok(());
+            };
+            (at, link) = (parent, above.link);
+        }
+        if walk.known.len() < KNOWN_MAX {
+            walk.known.extend(passed);
+        }
+        Ok(())
+    }
+
+    fn check_totals(&mut self, walk: &Walk, record: &SessionRecord) {
+        let totals = walk.flush.totals;
+        if totals.usage != walk.usage {
+            let (said, is) = (totals.usage, walk.usage);
+            let what = format!(
+                "says that it uses {} bytes and {} inodes, but uses {} and {}",
+                said.bytes, said.inodes, is.bytes, is.inodes
+            );
+            self.session_problem(walk.session, what);
+        }
+        let numbers = totals.numbers;
+        if numbers.next > numbers.end || numbers.end > walk.numbers_end {
+            let what = "may give out inode numbers that its workspace did not give it";
+            self.session_problem(walk.session, what);
+        }
+        if numbers.next < numbers.end {
+            self.numbers.push((record.workspace, numbers, walk.session));
+        }
+    }
+
+    /// The attributes of an inode. What cannot be decoded is told where it is read, and taken for
+    /// missing here.
+    async fn inode_record(
+        &self,
+        walk: &Walk,
+        inode: InodeId,
+    ) -> Result<Option<InodeRecord>, KvError> {
+        let stored = self.reader.get(&walk.key(&keys::inode(inode))).await?;
+        let value = stored.and_then(|stored| untag(&stored).ok().flatten());
+        let record = value.and_then(|value| InodeRecord::decode(inode, &value).ok());
+        let root = (inode == InodeId::ROOT).then(|| walk.root.clone());
+        Ok(record.or(root))
+    }
+
+    fn image_record<T>(
+        &mut self,
+        walk: &Walk,
+        inode: InodeId,
+        what: &str,
+        decoded: Result<T, RecordError>,
+    ) -> Option<T> {
+        decoded
+            .map_err(|error| self.inode_problem(walk, inode, format!("{what}: {error}")))
+            .ok()
+    }
+
+    fn inode_problem(&mut self, walk: &Walk, inode: InodeId, what: impl Into<String>) {
+        self.report.add(place(walk, inode), what, Remedy::Session);
+    }
+}
+
+impl Walk {
+    fn key(&self, image_key: &[u8]) -> Vec<u8> {
+        [&self.prefix, image_key].concat()
+    }
+}
+
+impl Seen {
+    fn new(inode: InodeId) -> Self {
+        Self {
+            inode,
+            record: None,
+            entries: 0,
+            subdirs: 0,
+            links: 0,
+            used: 0,
+            blocks: 0,
+        }
+    }
+
+    /// Where attributes say something else than was seen.
+    fn contradictions(&self, record: &InodeRecord, used: u64) -> Vec<String> {
+        let stat = &record.stat;
+        let is_root = self.inode == InodeId::ROOT;
+        let mut found = Vec::new();
+        let mut unless = |holds: bool, what: String| {
+            if !holds {
+                found.push(what);
+            }
+        };
+        unless(
+            record.entries == self.entries,
+            format!("says {} entries, has {}", record.entries, self.entries),
+        );
+        let names = if stat.is_dir() {
+            2 + self.subdirs
+        } else {
+            self.links + u64::from(record.link.is_some())
+        };
+        unless(
+            u64::from(stat.nlink) == names,
+            format!("says {} links, has {names}", stat.nlink),
+        );
+        unless(
+            stat.used == used,
+            format!("says {} bytes are used, has {used}", stat.used),
+        );
+        unless(
+            stat.is_dir() || self.entries == 0,
+            "is no directory, but has entries".into(),
+        );
+        unless(
+            !stat.is_dir() || self.links == 0,
+            "is a directory with further names".into(),
+        );
+        let is_file = stat.kind == FileKind::File;
+        unless(
+            is_file || self.blocks == 0,
+            "is no file, but has blocks".into(),
+        );
+        unless(
+            is_file || record.verifier.is_none(),
+            "is no file, but has a verifier".into(),
+        );
+        unless(
+            stat.is_dir() || !is_root,
+            "is the root, but no directory".into(),
+        );
+        let inline = record
+            .inline
+            .as_ref()
+            .map(|content| u64::try_from(content.len()).unwrap_or(u64::MAX));
+        let inline_max = u64::try_from(INLINE_FILE_BYTES_MAX).unwrap_or(u64::MAX);
+        let inline_fits = match (stat.kind, inline) {
+            (FileKind::File, None) => true,
+            (FileKind::File, Some(bytes)) => self.blocks == 0 && bytes <= inline_max.min(stat.size),
+            (FileKind::Symlink, Some(bytes)) => bytes == stat.size && bytes > 0,
+            (_, inline) => inline.is_none() && stat.kind != FileKind::Symlink,
+        };
+        unless(inline_fits, "has content that does not fit it".into());
+        found
+    }
+}
+
+fn inode_of(key: &ImageKey) -> InodeId {
+    match key {
+        ImageKey::Inode(inode) | ImageKey::Block { inode, .. } | ImageKey::Link { inode, .. } => {
+            *inode
+        }
+        ImageKey::Entry { dir, .. } => *dir,
+    }
+}
+
+fn place(walk: &Walk, inode: InodeId) -> String {
+    format!("session {}, inode {inode}", walk.session)
+}

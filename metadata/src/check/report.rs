@@ -1,0 +1,105 @@
+//! What a check found.
+
+use std::fmt;
+
+/// Most problems that are told one by one; the rest is counted.
+pub const PROBLEMS_MAX: usize = 1000;
+
+/// What was looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Keys of the store.
+    pub keys: u64,
+    /// Workspaces.
+    pub workspaces: u64,
+    /// Sessions.
+    pub sessions: u64,
+    /// Inodes.
+    pub inodes: u64,
+    /// Directory entries.
+    pub entries: u64,
+    /// Blocks of files that have a key of their own.
+    pub blocks: u64,
+    /// Chunks that blocks name.
+    pub chunks: u64,
+    /// Stored replies.
+    pub replies: u64,
+    /// Mount tickets.
+    pub tickets: u64,
+}
+
+/// What can be done about a problem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remedy {
+    /// One session is concerned.
+    Session,
+    /// The installation is concerned.
+    Store,
+    /// The data may be of another release.
+    Release,
+}
+
+/// Something that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Where.
+    pub place: String,
+    /// What.
+    pub what: String,
+    /// What to do.
+    pub remedy: Remedy,
+}
+
+/// All that a check found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// The first problems.
+    pub problems: Vec<Problem>,
+    /// How many there are.
+    pub problems_total: u64,
+    /// What was looked at.
+    pub counts: Counts,
+}
+
+impl Report {
+    /// Whether nothing is wrong.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.problems_total == 0
+    }
+
+    /// Notes a problem.
+    pub fn add(&mut self, place: impl Into<String>, what: impl Into<String>, remedy: Remedy) {
+        self.problems_total += 1;
+        if self.problems.len() < PROBLEMS_MAX {
+            self.problems.push(Problem {
+                place: place.into(),
+                what: what.into(),
+                remedy,
+            });
+        }
+    }
+}
+
+impl Remedy {
+    /// What to do, as a sentence.
+    #[must_use]
+    pub fn advice(self) -> &'static str {
+        match self {
+            Self::Session => {
+                "copy what can be read out of the session and close it, or restore the data \
+                 directory from a backup"
+            }
+            Self::Store => "restore the data directory from a backup",
+            Self::Release => {
+                "use the release that wrote the data, or restore the data directory from a backup"
+            }
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.place, self.what)
+    }
+}

@@ -1,0 +1,223 @@
+//! Reading any key of the store: what `check` needs.
+
+use base::{SessionId, TenantId, WorkspaceId};
+
+use super::image::{self, ImageKey};
+use super::{KeyError, KeyReader, session_table, spread, table};
+
+/// A key of the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Key {
+    /// The data's format.
+    Format,
+    /// Keys that sign file handles.
+    HandleKeys,
+    /// A tenant.
+    Tenant(TenantId),
+    /// A tenant's number by its name.
+    TenantName(String),
+    /// An API token by its hash.
+    Token([u8; 32]),
+    /// A workspace.
+    Workspace(WorkspaceId),
+    /// A workspace's number by its name.
+    WorkspaceName(TenantId, String),
+    /// The counter of a workspace's inode numbers.
+    Inodes(WorkspaceId),
+    /// The mark that a session belongs to a workspace.
+    SessionOf(TenantId, WorkspaceId, SessionId),
+    /// A ticket by its hash.
+    Ticket([u8; 32]),
+    /// The mark that a ticket belongs to a session.
+    TicketOf(SessionId, [u8; 32]),
+    /// What a session is.
+    Meta(SessionId),
+    /// Who owns a session.
+    Owner(SessionId),
+    /// What a session's last flush was.
+    Flush(SessionId),
+    /// A stored reply: xid and hash of its call.
+    Reply(SessionId, u32, [u8; 16]),
+    /// Part of a session's image: the generation and the image key.
+    Delta(SessionId, u32, ImageKey),
+}
+
+/// Decodes any key.
+///
+/// # Errors
+///
+/// The key is none that this system writes.
+pub fn decode(key: &[u8]) -> Result<Key, KeyError> {
+    let mut fields = KeyReader::new(key);
+    let table = fields.u8()?;
+    let decoded = match table {
+        table::FORMAT => Key::Format,
+        table::HANDLE_KEYS => Key::HandleKeys,
+        table::TENANT => Key::Tenant(TenantId::new(fields.u64()?)),
+        table::TOKEN => Key::Token(fields.array()?),
+        table::WORKSPACE => Key::Workspace(WorkspaceId::new(fields.u64()?)),
+        table::INODES => Key::Inodes(WorkspaceId::new(fields.u64()?)),
+        table::SESSIONS => Key::SessionOf(
+            TenantId::new(fields.u64()?),
+            WorkspaceId::new(fields.u64()?),
+            SessionId::new(fields.u64()?),
+        ),
+        table::TICKET => Key::Ticket(fields.array()?),
+        table::TICKETS_OF => Key::TicketOf(SessionId::new(fields.u64()?), fields.array()?),
+        table::TENANT_NAME => return Ok(Key::TenantName(text(fields.tail())?)),
+        table::WORKSPACE_NAME => {
+            let tenant = TenantId::new(fields.u64()?);
+            return Ok(Key::WorkspaceName(tenant, text(fields.tail())?));
+        }
+        table::SESSION => session_part(&mut fields)?,
+        table::DELTA => {
+            let session = session(&mut fields)?;
+            let generation = fields.u32()?;
+            let image = image::decode(fields.tail())?;
+            return Ok(Key::Delta(session, generation, image));
+        }
+        _ => return Err(KeyError::WrongTable),
+    };
+    fields.end()?;
+    Ok(decoded)
+}
+
+/// The session in a key of a delta, also if the rest of the key is damaged.
+///
+/// # Errors
+///
+/// The key is of another table, or damaged in what comes first.
+pub fn decode_delta_session(key: &[u8]) -> Result<SessionId, KeyError> {
+    let mut fields = KeyReader::new(key);
+    if fields.u8()? != table::DELTA {
+        return Err(KeyError::WrongTable);
+    }
+    session(&mut fields)
+}
+
+fn session_part(fields: &mut KeyReader<'_>) -> Result<Key, KeyError> {
+    let session = session(fields)?;
+    Ok(match fields.u8()? {
+        session_table::META => Key::Meta(session),
+        session_table::OWNER => Key::Owner(session),
+        session_table::FLUSH => Key::Flush(session),
+        session_table::REPLY => Key::Reply(session, fields.u32()?, fields.array()?),
+        _ => return Err(KeyError::WrongTable),
+    })
+}
+
+fn session(fields: &mut KeyReader<'_>) -> Result<SessionId, KeyError> {
+    let (found, session) = (fields.array()?, SessionId::new(fields.u64()?));
+    if found == spread(session) {
+        Ok(session)
+    } else {
+        Err(KeyError::Misplaced)
+    }
+}
+
+fn text(bytes: &[u8]) -> Result<String, KeyError> {
+    String::from_utf8(bytes.to_vec()).map_err(|_| KeyError::BadName)
+}
+
+#[cfg(test)]
+mod tests {
+    use base::{InodeId, Name};
+    use proptest::prelude::*;
+
+    use super::super::{delta, handle_keys, inodes, session_flush, session_meta, session_of};
+    use super::super::{session_owner, session_reply, tenant, tenant_name, ticket, ticket_of};
+    use super::super::{token, workspace, workspace_name};
+    use super::*;
+
+    fn encode(key: &Key) -> Vec<u8> {
+        match key {
+            Key::Format => super::super::format(),
+            Key::HandleKeys => handle_keys(),
+            Key::Tenant(id) => tenant(*id),
+            Key::TenantName(name) => tenant_name(name),
+            Key::Token(hash) => token(hash),
+            Key::Workspace(id) => workspace(*id),
+            Key::WorkspaceName(tenant, name) => workspace_name(*tenant, name),
+            Key::Inodes(id) => inodes(*id),
+            Key::SessionOf(tenant, workspace, session) => session_of(*tenant, *workspace, *session),
+            Key::Ticket(hash) => ticket(hash),
+            Key::TicketOf(session, hash) => ticket_of(*session, hash),
+            Key::Meta(session) => session_meta(*session),
+            Key::Owner(session) => session_owner(*session),
+            Key::Flush(session) => session_flush(*session),
+            Key::Reply(session, xid, hash) => session_reply(*session, *xid, hash),
+            Key::Delta(session, generation, part) => {
+                let mut key = delta(*session, *generation);
+                key.extend(match part {
+                    ImageKey::Inode(inode) => image::inode(*inode),
+                    ImageKey::Entry { dir, hash, name } => {
+                        image::entry(*dir, *hash, name.as_bytes())
+                    }
+                    ImageKey::Block { inode, index } => image::block(*inode, *index),
+                    ImageKey::Link {
+                        inode,
+                        parent,
+                        name,
+                    } => image::link(*inode, *parent, name),
+                });
+                key
+            }
+        }
+    }
+
+    #[test]
+    fn every_key_round_trips() {
+        let (tenant, workspace) = (TenantId::new(1), WorkspaceId::new(2));
+        let (session, inode) = (SessionId::new(3), InodeId::new(4));
+        let name = Name::new(b"n").unwrap();
+        let delta = |key| Key::Delta(session, 5, key);
+        for key in [
+            Key::Format,
+            Key::HandleKeys,
+            Key::Tenant(tenant),
+            Key::TenantName("t".into()),
+            Key::Token([6; 32]),
+            Key::Workspace(workspace),
+            Key::WorkspaceName(tenant, "w".into()),
+            Key::Inodes(workspace),
+            Key::SessionOf(tenant, workspace, session),
+            Key::Ticket([7; 32]),
+            Key::TicketOf(session, [7; 32]),
+            Key::Meta(session),
+            Key::Owner(session),
+            Key::Flush(session),
+            Key::Reply(session, 8, [9; 16]),
+            delta(ImageKey::Inode(inode)),
+            delta(ImageKey::Block { inode, index: 1 }),
+            delta(ImageKey::Entry {
+                dir: inode,
+                hash: 1,
+                name: name.clone(),
+            }),
+            delta(ImageKey::Link {
+                inode,
+                parent: inode,
+                name,
+            }),
+        ] {
+            assert_eq!(decode(&encode(&key)), Ok(key));
+        }
+        let mut moved = session_meta(session);
+        moved[1] ^= 1;
+        assert_eq!(decode(&moved), Err(KeyError::Misplaced));
+    }
+
+    proptest! {
+        #[test]
+        fn decode_is_total(
+            table in prop_oneof![any::<u8>(), Just(table::SESSION), Just(table::DELTA)],
+            bytes in proptest::collection::vec(any::<u8>(), 0..60),
+        ) {
+            let mut all = vec![table];
+            all.extend(bytes);
+            if let Ok(key) = decode(&all) {
+                prop_assert_eq!(encode(&key), all);
+            }
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! Sessions: opening, listing, closing.
+
+use base::{GatewayId, SessionId, TenantId, Timestamp, WorkspaceId};
+use bytes::Bytes;
+
+use super::tickets::{NewTicket, TICKETS_READ_MAX, hash_in_index, write_ticket};
+use super::{Store, StoreError, damaged};
+use crate::keyspace;
+use crate::kv::{Isolation, KeyRange, RangeLimit, Transaction};
+use crate::record::session::{FlushRecord, Identity, OwnerRecord, SessionRecord, SessionState};
+use crate::transact::Budget;
+
+/// Longest agent or run name, in bytes.
+const LABEL_BYTES_MAX: usize = 256;
+
+/// Sessions read at a time when listing.
+const PAGE: usize = 500;
+
+/// How a session is to be opened.
+#[derive(Clone, Debug)]
+pub struct OpenSession {
+    /// The workspace's name.
+    pub workspace: String,
+    /// Refuse every change.
+    pub read_only: bool,
+    /// Whose identity calls run as.
+    pub identity: Identity,
+    /// The agent that opens it.
+    pub agent: String,
+    /// The run it belongs to.
+    pub run: String,
+    /// Seconds until it ends by itself.
+    pub ttl_seconds: Option<u64>,
+}
+
+/// A session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionInfo {
+    /// Its number.
+    pub id: SessionId,
+    /// What it is.
+    pub record: SessionRecord,
+    /// What it held at its last flush.
+    pub flush: FlushRecord,
+}
+
+/// A place in the list of all sessions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionPosition(Bytes);
+
+/// The sessions of a part of the list that have ended by themselves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExpiredPage {
+    /// Each with its tenant.
+    pub sessions: Vec<(TenantId, SessionId)>,
+    /// Where the next part begins, if there is one.
+    pub next: Option<SessionPosition>,
+}
+
+/// A session that was just opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// The session.
+    pub session: SessionInfo,
+    /// The text of its first ticket, which is nowhere stored.
+    pub ticket: String,
+}
+
+impl Store {
+    /// Opens a session on a workspace, with a first ticket. Reads nothing of its content.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, `Invalid`, or the store fails.
+    ///
+    /// # Cancellation
+    ///
+    /// Not cancel-safe: it may or may not exist afterwards.
+    pub async fn open_session(
+        &self,
+        tenant: TenantId,
+        open: OpenSession,
+    ) -> Result<Opened, StoreError> {
+        check_label("agent", &open.agent)?;
+        check_label("run", &open.run)?;
+        let workspace = self.workspace_by_name(tenant, &open.workspace).await?;
+        let id = SessionId::new((self.rng.u64() >> 1).max(1));
+        let now = self.clock.wall();
+        let record = SessionRecord {
+            tenant,
+            workspace: workspace.id,
+            state: SessionState::Open,
+            read_only: open.read_only,
+            identity: open.identity,
+            generation: 1,
+            revocation: 1,
+            root: workspace.record.root,
+            agent: open.agent,
+            run: open.run,
+            created: now,
+            expires: open.ttl_seconds.map(|seconds| now.plus_seconds(seconds)),
+        };
+        let ticket = NewTicket {
+            expires: record.expires,
+            ..NewTicket::of(id)
+        };
+        let text = self.ticket_text();
+        let (kept, kept_ticket, kept_text) = (&record, &ticket, text.as_str());
+        self.transactor
+            .transact(Budget::default(), |txn, _| {
+                // Blind writes under a fresh number: right however often they are applied.
+                Box::pin(async move {
+                    txn.set(&keyspace::session_meta(id), &kept.encode());
+                    txn.set(&keyspace::session_of(tenant, kept.workspace, id), &[]);
+                    write_ticket(txn, kept_ticket, kept_text);
+                    Ok::<(), StoreError>(())
+                })
+            })
+            .await?;
+        let session = SessionInfo {
+            id,
+            record,
+            flush: FlushRecord::default(),
+        };
+        Ok(Opened {
+            session,
+            ticket: text,
+        })
+    }
+
+    /// A session.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, also for a session of another tenant; or the store fails.
+    pub async fn session(
+        &self,
+        tenant: TenantId,
+        id: SessionId,
+    ) -> Result<SessionInfo, StoreError> {
+        read_session(&*self.transactor.kv().begin(), tenant, id).await
+    }
+
+    /// Up to `limit` of the tenant's sessions after `after`, by workspace and number.
+    ///
+    /// # Errors
+    ///
+    /// The store fails.
+    pub async fn sessions(
+        &self,
+        tenant: TenantId,
+        workspace: Option<WorkspaceId>,
+        after: Option<(WorkspaceId, SessionId)>,
+        limit: usize,
+    ) -> Result<Vec<SessionInfo>, StoreError> {
+        let mut range = match workspace {
+            Some(workspace) => keyspace::sessions_of_workspace(tenant, workspace),
+            None => keyspace::sessions_of_tenant(tenant),
+        };
+        if let Some((workspace, session)) = after {
+            let key = keyspace::session_of(tenant, workspace, session);
+            range.start = range.start.max(KeyRange::key(&key).end);
+        }
+        let txn = self.transactor.kv().begin();
+        let limit = RangeLimit::pairs(limit.clamp(1, PAGE));
+        // A listing of its own, never committed.
+        let page = txn.get_range(&range, limit, Isolation::Snapshot).await?;
+        let mut sessions = Vec::with_capacity(page.pairs.len());
+        for (key, _) in page.pairs {
+            let (_, _, id) =
+                keyspace::decode_session_of(&key).map_err(|error| StoreError::Corrupt {
+                    what: "session index".into(),
+                    why: error.to_string(),
+                })?;
+            // As of the same version: one closed meanwhile is no error.
+            sessions.push(read_session(&*txn, tenant, id).await?);
+        }
+        Ok(sessions)
+    }
+
+    /// Those of the next sessions after `after` (of all tenants, a page of them) that have ended
+    /// by themselves and still exist. Each is to be closed.
+    ///
+    /// # Errors
+    ///
+    /// The store fails. A damaged record does not hide the sessions after it: it is logged and
+    /// left.
+    pub async fn expired_sessions(
+        &self,
+        after: Option<SessionPosition>,
+    ) -> Result<ExpiredPage, StoreError> {
+        let mut range = keyspace::sessions_of_all();
+        if let Some(SessionPosition(key)) = after {
+            range.start = KeyRange::key(&key).end;
+        }
+        let txn = self.transactor.kv().begin();
+        // A look that only says what to close; closing reads again.
+        let page = txn
+            .get_range(&range, RangeLimit::pairs(PAGE), Isolation::Snapshot)
+            .await?;
+        let now = self.clock.wall();
+        let mut expired = Vec::new();
+        for (key, _) in &page.pairs {
+            let Ok((tenant, _, id)) = keyspace::decode_session_of(key) else {
+                tracing::warn!("key in the index of sessions is damaged");
+                continue;
+            };
+            let found = txn
+                .get(&keyspace::session_meta(id), Isolation::Snapshot)
+                .await?;
+            match found.as_deref().map(SessionRecord::decode) {
+                Some(Ok(record)) if record.is_expired(now) => expired.push((tenant, id)),
+                Some(Err(error)) => tracing::warn!(session = %id, %error, "read session"),
+                Some(Ok(_)) | None => {}
+            }
+        }
+        let last = page.pairs.last().filter(|_| page.more);
+        Ok(ExpiredPage {
+            sessions: expired,
+            next: last.map(|(key, _)| SessionPosition(key.clone())),
+        })
+    }
+
+    /// Closes a session and drops what it held. Its handles become stale. Closing one that is
+    /// closed already finishes what an interrupted close left.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, or the store fails.
+    ///
+    /// # Cancellation
+    ///
+    /// Not cancel-safe: closing again finishes it.
+    pub async fn close_session(&self, tenant: TenantId, id: SessionId) -> Result<(), StoreError> {
+        let info = self.session(tenant, id).await?;
+        let nonce = self.rng.u64();
+        let workspace = info.record.workspace;
+        self.transactor
+            .transact(Budget::default(), |txn, _| {
+                Box::pin(async move {
+                    // Whoever owns the session can flush no more: its epoch is over.
+                    let owner = txn
+                        .get(&keyspace::session_owner(id), Isolation::Serializable)
+                        .await?;
+                    let epoch = match owner {
+                        Some(record) => {
+                            OwnerRecord::decode(&record)
+                                .map_err(damaged("owner"))?
+                                .epoch
+                        }
+                        None => base::Epoch::new(0),
+                    };
+                    let gateway = GatewayId::new(0);
+                    let owner = OwnerRecord {
+                        gateway,
+                        epoch: epoch.next(),
+                        nonce,
+                    };
+                    let tickets = txn
+                        .get_range(
+                            &keyspace::tickets_of(id),
+                            RangeLimit::pairs(TICKETS_READ_MAX),
+                            Isolation::Serializable,
+                        )
+                        .await?;
+                    txn.clear_range(&keyspace::session_all(id));
+                    txn.clear_range(&keyspace::delta_all(id));
+                    txn.clear(&keyspace::session_of(tenant, workspace, id));
+                    txn.clear_range(&keyspace::tickets_of(id));
+                    for (key, _) in tickets.pairs {
+                        txn.clear(&keyspace::ticket(&hash_in_index(&key)?));
+                    }
+                    txn.set(&keyspace::session_owner(id), &owner.encode());
+                    Ok::<(), StoreError>(())
+                })
+            })
+            .await?;
+        Ok(())
+    }
+}
+
+impl SessionInfo {
+    /// Whether the session has ended by itself.
+    #[must_use]
+    pub fn is_expired(&self, now: Timestamp) -> bool {
+        self.record.is_expired(now)
+    }
+}
+
+/// Reads a session. The transaction is never committed, so there is nothing to conflict with.
+async fn read_session(
+    txn: &dyn Transaction,
+    tenant: TenantId,
+    id: SessionId,
+) -> Result<SessionInfo, StoreError> {
+    let what = format!("session {id}");
+    let found = txn
+        .get(&keyspace::session_meta(id), Isolation::Snapshot)
+        .await?;
+    let Some(found) = found else {
+        return Err(StoreError::NotFound { what });
+    };
+    let record = SessionRecord::decode(&found).map_err(damaged(&what))?;
+    if record.tenant != tenant {
+        return Err(StoreError::NotFound { what });
+    }
+    let found = txn
+        .get(&keyspace::session_flush(id), Isolation::Snapshot)
+        .await?;
+    let flush = match found {
+        Some(found) => FlushRecord::decode(&found).map_err(damaged(&what))?,
+        None => FlushRecord::default(),
+    };
+    Ok(SessionInfo { id, record, flush })
+}
+
+fn check_label(what: &str, label: &str) -> Result<(), StoreError> {
+    if label.len() > LABEL_BYTES_MAX || label.chars().any(char::is_control) {
+        let why = format!(
+            "{what} name is not acceptable: at most {LABEL_BYTES_MAX} bytes, no control characters"
+        );
+        return Err(StoreError::Invalid { why });
+    }
+    Ok(())
+}

@@ -1,0 +1,335 @@
+//! Mount tickets and API tokens: texts that carry a right, stored as hashes only.
+
+use base::{SessionId, TenantId, Timestamp};
+
+use super::{Store, StoreError, damaged};
+use crate::keyspace::{self, KeyReader};
+use crate::kv::{Isolation, RangeLimit, Transaction};
+use crate::record::workspace::{TicketRecord, TokenRecord};
+use crate::transact::Budget;
+
+/// Length of a ticket's or token's text: 160 random bits in base 32.
+pub const TICKET_TEXT_BYTES: usize = 32;
+
+/// Most tickets of one session.
+const TICKETS_MAX: usize = 1000;
+
+/// A ticket that exists; its text is nowhere stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TicketInfo {
+    /// Names the ticket, to revoke it: its hash in hexadecimal. Grants nothing.
+    pub id: String,
+    /// What it grants.
+    pub record: TicketRecord,
+}
+
+/// Most tickets of one session that are read: two that are made at once may go beyond the limit.
+pub(super) const TICKETS_READ_MAX: usize = TICKETS_MAX * 2;
+
+/// Letters of the base-32 alphabet: lower case, without what is easily confused.
+const LETTERS: &[u8; 32] = b"abcdefghjkmnpqrstuvwxyz023456789";
+
+/// What a new ticket is to grant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewTicket {
+    /// The session it mounts.
+    pub session: SessionId,
+    /// Mount read-only, whatever the session allows.
+    pub read_only: bool,
+    /// Spent by the first mount.
+    pub single_use: bool,
+    /// The directory it mounts; empty for the root.
+    pub directory: Vec<u8>,
+    /// When it ends.
+    pub expires: Option<Timestamp>,
+}
+
+impl NewTicket {
+    /// A ticket for all of a session, without an end.
+    #[must_use]
+    pub fn of(session: SessionId) -> Self {
+        Self {
+            session,
+            read_only: false,
+            single_use: false,
+            directory: Vec::new(),
+            expires: None,
+        }
+    }
+}
+
+impl Store {
+    /// A fresh ticket or token text.
+    pub(super) fn ticket_text(&self) -> String {
+        let random: [u8; TICKET_TEXT_BYTES] = self.rng.bytes();
+        let letter = |byte: u8| LETTERS.get(usize::from(byte % 32)).copied().unwrap_or(b'a');
+        random
+            .into_iter()
+            .map(|byte| char::from(letter(byte)))
+            .collect()
+    }
+
+    /// Makes a ticket and returns its text, which is nowhere stored.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, `Invalid` if the session has too many, or the store fails.
+    ///
+    /// # Cancellation
+    ///
+    /// Not cancel-safe: the ticket may exist, and nobody knows its text.
+    pub async fn create_ticket(
+        &self,
+        tenant: TenantId,
+        ticket: NewTicket,
+    ) -> Result<String, StoreError> {
+        self.session(tenant, ticket.session).await?;
+        if self.ticket_hashes(ticket.session).await?.len() >= TICKETS_MAX {
+            self.remove_expired_tickets(tenant, ticket.session).await?;
+        }
+        if self.ticket_hashes(ticket.session).await?.len() >= TICKETS_MAX {
+            let why = format!(
+                "session {} has {TICKETS_MAX} tickets, the most there may be: end some of them, or \
+                 give them an end of their own",
+                ticket.session
+            );
+            return Err(StoreError::Invalid { why });
+        }
+        let text = self.ticket_text();
+        let (ticket, kept) = (&ticket, text.as_str());
+        self.transactor
+            .transact(Budget::default(), |txn, _| {
+                // Under a fresh hash: right however often it is applied.
+                Box::pin(async move {
+                    // A session that is closed meanwhile must leave no ticket behind.
+                    let session = keyspace::session_meta(ticket.session);
+                    if txn.get(&session, Isolation::Serializable).await?.is_none() {
+                        return Err(StoreError::NotFound {
+                            what: format!("session {}", ticket.session),
+                        });
+                    }
+                    write_ticket(txn, ticket, kept);
+                    Ok(())
+                })
+            })
+            .await?;
+        Ok(text)
+    }
+
+    async fn remove_expired_tickets(
+        &self,
+        tenant: TenantId,
+        session: SessionId,
+    ) -> Result<(), StoreError> {
+        let now = self.clock.wall();
+        for ticket in self.tickets(tenant, session).await? {
+            if ticket.record.is_expired(now) {
+                match self.revoke_ticket(tenant, session, &ticket.id).await {
+                    Ok(()) | Err(StoreError::NotFound { .. }) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What the ticket with this text grants. A ticket for one use is spent by this.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` for an unknown or spent ticket, `Expired`, or the store fails.
+    ///
+    /// # Cancellation
+    ///
+    /// Not cancel-safe: the ticket may be spent.
+    pub async fn resolve_ticket(&self, text: &str) -> Result<TicketRecord, StoreError> {
+        let hash = hash(text);
+        let found = self.read(&keyspace::ticket(&hash), "mount ticket").await?;
+        let ticket = TicketRecord::decode(&found).map_err(damaged("mount ticket"))?;
+        if ticket.is_expired(self.clock.wall()) {
+            return Err(StoreError::Expired {
+                what: "mount ticket".into(),
+            });
+        }
+        if ticket.single_use {
+            self.spend(ticket.session, &hash).await?;
+        }
+        Ok(ticket)
+    }
+
+    /// The tickets of a session.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, or the store fails.
+    pub async fn tickets(
+        &self,
+        tenant: TenantId,
+        session: SessionId,
+    ) -> Result<Vec<TicketInfo>, StoreError> {
+        self.session(tenant, session).await?;
+        let mut tickets = Vec::new();
+        for hash in self.ticket_hashes(session).await? {
+            let record = match self.read(&keyspace::ticket(&hash), "mount ticket").await {
+                Ok(record) => TicketRecord::decode(&record).map_err(damaged("mount ticket"))?,
+                // Spent or revoked meanwhile.
+                Err(StoreError::NotFound { .. }) => continue,
+                Err(error) => return Err(error),
+            };
+            let id = blake3::Hash::from_bytes(hash).to_hex().to_string();
+            tickets.push(TicketInfo { id, record });
+        }
+        Ok(tickets)
+    }
+
+    /// Ends a ticket. Mounts made with it go on.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, or the store fails.
+    ///
+    /// # Cancellation
+    ///
+    /// Not cancel-safe: the ticket may or may not have ended.
+    pub async fn revoke_ticket(
+        &self,
+        tenant: TenantId,
+        session: SessionId,
+        id: &str,
+    ) -> Result<(), StoreError> {
+        self.session(tenant, session).await?;
+        let unknown = || StoreError::NotFound {
+            what: "mount ticket".into(),
+        };
+        let hash = *blake3::Hash::from_hex(id)
+            .map_err(|_| unknown())?
+            .as_bytes();
+        if !self.ticket_hashes(session).await?.contains(&hash) {
+            return Err(unknown());
+        }
+        self.spend(session, &hash).await
+    }
+
+    async fn spend(&self, session: SessionId, hash: &[u8; 32]) -> Result<(), StoreError> {
+        self.transactor
+            .transact(Budget::default(), |txn, earlier| {
+                Box::pin(async move {
+                    let found = txn
+                        .get(&keyspace::ticket(hash), Isolation::Serializable)
+                        .await?;
+                    // Gone after an attempt of ours whose outcome was unknown: that spent it.
+                    if found.is_none() && earlier == crate::transact::Earlier::Failed {
+                        return Err(StoreError::NotFound {
+                            what: "mount ticket".into(),
+                        });
+                    }
+                    txn.clear(&keyspace::ticket(hash));
+                    txn.clear(&keyspace::ticket_of(session, hash));
+                    Ok(())
+                })
+            })
+            .await?;
+        Ok(())
+    }
+
+    /// Hashes of a session's tickets.
+    pub(super) async fn ticket_hashes(&self, id: SessionId) -> Result<Vec<[u8; 32]>, StoreError> {
+        let txn = self.transactor.kv().begin();
+        let limit = RangeLimit::pairs(TICKETS_READ_MAX);
+        // A listing of its own, never committed.
+        let page = txn
+            .get_range(&keyspace::tickets_of(id), limit, Isolation::Snapshot)
+            .await?;
+        page.pairs
+            .iter()
+            .map(|(key, _)| hash_in_index(key))
+            .collect()
+    }
+
+    /// Makes an API token for a tenant and returns its text, which is nowhere stored.
+    ///
+    /// # Errors
+    ///
+    /// The store fails.
+    ///
+    /// # Cancellation
+    ///
+    /// Not cancel-safe: the token may exist, and nobody knows its text.
+    pub async fn create_token(&self, tenant: TenantId) -> Result<String, StoreError> {
+        let text = self.ticket_text();
+        self.add_token(tenant, &text).await?;
+        Ok(text)
+    }
+
+    /// Makes `text` an API token of a tenant.
+    ///
+    /// # Errors
+    ///
+    /// The store fails.
+    ///
+    /// # Cancellation
+    ///
+    /// Not cancel-safe: the token may exist.
+    pub async fn add_token(&self, tenant: TenantId, text: &str) -> Result<(), StoreError> {
+        let record = TokenRecord {
+            tenant,
+            created: self.clock.wall(),
+        };
+        let (key, record) = (&keyspace::token(&hash(text)), &record);
+        self.transactor
+            .transact(Budget::default(), |txn, _| {
+                // A blind write: right however often it is applied.
+                Box::pin(async move {
+                    txn.set(key, &record.encode());
+                    Ok::<(), StoreError>(())
+                })
+            })
+            .await?;
+        Ok(())
+    }
+
+    /// Whose API token this text is.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, or the store fails.
+    pub async fn check_token(&self, text: &str) -> Result<TenantId, StoreError> {
+        let found = self
+            .read(&keyspace::token(&hash(text)), "API token")
+            .await?;
+        Ok(TokenRecord::decode(&found)
+            .map_err(damaged("API token"))?
+            .tenant)
+    }
+}
+
+pub(super) fn write_ticket(txn: &mut dyn Transaction, ticket: &NewTicket, text: &str) {
+    let hash = hash(text);
+    let record = TicketRecord {
+        session: ticket.session,
+        read_only: ticket.read_only,
+        single_use: ticket.single_use,
+        directory: ticket.directory.clone(),
+        expires: ticket.expires,
+    };
+    txn.set(&keyspace::ticket(&hash), &record.encode());
+    txn.set(&keyspace::ticket_of(ticket.session, &hash), &[]);
+}
+
+/// The ticket's hash in a key of [`keyspace::tickets_of`].
+pub(super) fn hash_in_index(key: &[u8]) -> Result<[u8; 32], StoreError> {
+    let mut fields = KeyReader::new(key);
+    let mut read = || {
+        let (_table, _session) = (fields.u8()?, fields.u64()?);
+        fields.array()
+    };
+    read().map_err(|error: keyspace::KeyError| StoreError::Corrupt {
+        what: "ticket index".into(),
+        why: error.to_string(),
+    })
+}
+
+/// What is stored of a text.
+fn hash(text: &str) -> [u8; 32] {
+    *blake3::hash(text.as_bytes()).as_bytes()
+}

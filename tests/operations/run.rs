@@ -1,0 +1,379 @@
+//! Every operation of `metadata` against the model, with crashes at every flush boundary.
+//!
+//! `HOLDFAST_SEED` and `HOLDFAST_OPS` replay one run, `HOLDFAST_TRACE` says how many of its steps
+//! are shown; `HOLDFAST_SEEDS` makes more runs. A failure prints the command. Seeds that failed once are in `simulation/regressions.txt`.
+
+use std::collections::HashMap;
+use std::collections::VecDeque;
+
+use base::{InodeId, Timestamp};
+use metadata::image::ImageConfig;
+use metadata::record::inode::InodeRecord;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use system_tests::image_check;
+use system_tests::image_subject::{ImageSubject, root_stat};
+use system_tests::model::{Limits, Model, Verdict};
+use system_tests::subject::{Answer, Call, Op, perform};
+use system_tests::workload::{Background, Step, Workload, WorkloadConfig};
+
+/// Steps of one seed.
+const OPS: usize = 400;
+/// Seeds of one test in CI.
+const SEEDS: u64 = 500;
+/// Steps shown of a failed run.
+const TRACE_STEPS: usize = 24;
+
+/// One run: a filesystem, its model, and the model as it was at the last flushes.
+struct World {
+    subject: ImageSubject,
+    model: Model,
+    /// The model when the last finished flush began.
+    durable: Model,
+    /// The model when the flush under way began.
+    flushing: Option<Model>,
+    /// For attributes that a change made: the change's number, by inode and ctime.
+    shown: HashMap<(InodeId, Timestamp), u64>,
+    workload: Workload,
+    block_bytes: u32,
+    trace: VecDeque<String>,
+    calls: u64,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let block_bytes = [4096, 4096, 32 * 1024, 64 * 1024][rng.random_range(0..4)];
+        let generous = rng.random_ratio(2, 3);
+        let config = ImageConfig {
+            name_key: rng.random(),
+            block_bytes,
+            bytes_max: if generous {
+                1 << 40
+            } else {
+                u64::from(block_bytes) * 9
+            },
+            inodes_max: if rng.random_ratio(2, 3) { 1 << 20 } else { 14 },
+            read_only: false,
+        };
+        let limits = Limits {
+            block_bytes: u64::from(block_bytes),
+            file_bytes_max: u64::from(block_bytes) << 32,
+            bytes_max: config.bytes_max,
+            inodes_max: config.inodes_max,
+            read_only: false,
+        };
+        let workload = WorkloadConfig {
+            block_bytes,
+            file_bytes_max: limits.file_bytes_max,
+            background: true,
+        };
+        let model = Model::new(limits, &root_stat());
+        Self {
+            subject: ImageSubject::new(config, rng.random()),
+            durable: model.clone(),
+            model,
+            flushing: None,
+            shown: HashMap::new(),
+            workload: Workload::new(workload, rng.random()),
+            block_bytes,
+            trace: VecDeque::new(),
+            calls: 0,
+        }
+    }
+
+    fn step(&mut self) -> Verdict {
+        let step = self.workload.next(&self.model);
+        match step {
+            Step::Call(call) => self.call(&call)?,
+            Step::Background(background) => {
+                self.note(format!("{background:?}"));
+                self.background(&background);
+            }
+            Step::Crash {
+                finish_flush,
+                read_only,
+            } => {
+                self.note(format!(
+                    "crash, finish flush {finish_flush}, read-only {read_only}"
+                ));
+                self.crash(finish_flush, read_only)?;
+            }
+            Step::Compare => {
+                self.note("compare".to_owned());
+                self.compare()?;
+            }
+        }
+        match self.subject.take_complaints().first() {
+            Some(complaint) => Err(complaint.clone()),
+            None => Ok(()),
+        }
+    }
+
+    fn note(&mut self, line: String) {
+        let steps = number("HOLDFAST_TRACE").map_or(TRACE_STEPS, |it| usize::try_from(it).unwrap());
+        if self.trace.len() >= steps {
+            self.trace.pop_front();
+        }
+        self.trace.push_back(line);
+    }
+
+    fn call(&mut self, call: &Call) -> Verdict {
+        self.calls += 1;
+        let ctimes: HashMap<InodeId, Timestamp> = self
+            .model
+            .inodes()
+            .filter_map(|(inode, _)| Some((inode, self.model.ctime(inode)?)))
+            .collect();
+        let answer = perform(&mut self.subject, call);
+        self.note(describe(call, &answer));
+        self.model.judge(call, &answer)?;
+        self.check_durability(&answer, &ctimes)?;
+        self.workload.saw(call, &answer, &self.model);
+        let confirms = match &call.op {
+            Op::Write { stable, .. } => *stable,
+            Op::Commit { .. } => true,
+            _ => false,
+        };
+        if confirms && answer.error().is_none() {
+            self.flushing = None;
+            self.durable = self.model.clone();
+        }
+        Ok(())
+    }
+
+    /// A reply must wait for every change it shows.
+    fn check_durability(
+        &mut self,
+        answer: &Answer,
+        ctimes: &HashMap<InodeId, Timestamp>,
+    ) -> Verdict {
+        let ran = self.subject.ran();
+        for stat in answer.attributes() {
+            let key = (stat.inode, stat.ctime);
+            if ran.changed && ctimes.get(&stat.inode) != Some(&stat.ctime) {
+                self.shown.insert(key, ran.durable_after);
+            } else if let Some(number) = self.shown.get(&key)
+                && *number > ran.durable_after
+                && *number > self.subject.image().durable()
+            {
+                return Err(format!(
+                    "shows {:?} of change {number}, waits for {}",
+                    stat.inode, ran.durable_after
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn background(&mut self, background: &Background) {
+        match background {
+            Background::Settle(inode) => {
+                if self.subject.settle_small(*inode) {
+                    self.model.settle(*inode);
+                }
+            }
+            Background::BeginWrite { inode, bytes_max } => {
+                let version = self.model.version(*inode);
+                self.subject.begin_write(*inode, version, *bytes_max);
+            }
+            Background::FinishWrite => {
+                if let Some(inode) = self.subject.writing().first().copied()
+                    && let Some((blocks, version)) = self.subject.finish_write(inode)
+                {
+                    self.model.settle_blocks(inode, &blocks, version);
+                    if !self.subject.image().has_unwritten(inode) {
+                        self.model.settle(inode);
+                    }
+                }
+            }
+            Background::AbandonWrite => {
+                if let Some(inode) = self.subject.writing().first() {
+                    self.subject.abandon_write(*inode);
+                }
+            }
+            Background::BeginFlush => {
+                if self.subject.begin_flush() {
+                    self.flushing = Some(self.model.clone());
+                }
+            }
+            Background::FinishFlush => {
+                if self.subject.finish_flush()
+                    && let Some(flushing) = self.flushing.take()
+                {
+                    self.durable = flushing;
+                }
+            }
+            Background::Evict { target } => self.subject.evict(*target),
+            Background::LoadEarly(miss) => self.subject.load_early(*miss),
+            Background::InstallEarly => self.subject.install_early(),
+        }
+    }
+
+    fn crash(&mut self, finish_flush: bool, read_only: bool) -> Verdict {
+        let flushing = self.flushing.take();
+        if finish_flush && let Some(flushing) = flushing {
+            self.durable = flushing;
+        }
+        self.subject.crash(finish_flush, read_only);
+        self.check_store()?;
+        self.model = self.durable.clone();
+        self.model.set_read_only(read_only);
+        self.model.recover(&mut self.subject, self.workload.now())?;
+        self.durable = self.model.clone();
+        self.shown.clear();
+        self.workload.forget();
+        self.compare()
+    }
+
+    fn check_store(&self) -> Verdict {
+        let root = InodeRecord {
+            stat: root_stat(),
+            entries: 0,
+            link: None,
+            verifier: None,
+            inline: None,
+        };
+        let (store, totals) = self.subject.durable();
+        let wrong = image_check::check(store, totals, &root, self.block_bytes);
+        if wrong.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("the store is not sound: {wrong:#?}"))
+        }
+    }
+
+    fn compare(&mut self) -> Verdict {
+        self.model
+            .compare_all(&mut self.subject, self.workload.now())?;
+        let usage = self.subject.image().usage();
+        self.model.check_usage(usage.bytes, usage.inodes)
+    }
+
+    /// Brings everything to rest and checks that nothing is left over.
+    fn finish(&mut self) -> Verdict {
+        for inode in self.subject.writing() {
+            self.subject.abandon_write(inode);
+        }
+        for inode in self.subject.image().dirty_inodes() {
+            self.subject.store_all(inode);
+            self.model.settle(inode);
+        }
+        self.subject.finish_flush();
+        self.subject.begin_flush();
+        self.subject.finish_flush();
+        self.durable = self.model.clone();
+        self.flushing = None;
+        if !self.subject.image().is_clean() {
+            return Err("the image is not clean after everything was stored".to_owned());
+        }
+        self.check_store()?;
+        self.compare()?;
+        self.subject.evict(0);
+        let image = self.subject.image();
+        if (image.memory_bytes(), image.buffered_bytes()) != (0, 0) {
+            return Err(format!(
+                "{} bytes and {} buffered are left in an empty image",
+                image.memory_bytes(),
+                image.buffered_bytes()
+            ));
+        }
+        self.compare()?;
+        self.crash(false, false)
+    }
+}
+
+/// A call and its answer in one line.
+fn describe(call: &Call, answer: &Answer) -> String {
+    let outcome = match answer.error() {
+        Some(error) => format!("{error:?}"),
+        None => match answer {
+            Answer::Created(Ok(created)) => format!("made {:?}", created.object.inode),
+            _ => "ok".to_owned(),
+        },
+    };
+    let mut op = format!("{:?}", call.op);
+    if op.len() > 300 {
+        op = match &call.op {
+            Op::Write {
+                inode,
+                offset,
+                data,
+                stable,
+            } => format!(
+                "Write {inode:?} at {offset}, {} bytes from {:?}, stable {stable}",
+                data.len(),
+                data.first()
+            ),
+            _ => format!("{}...", op.chars().take(300).collect::<String>()),
+        };
+    }
+    format!("uid {} at {}: {op} -> {outcome}", call.caller.uid, call.now)
+}
+
+/// Runs one seed. Returns how many calls it made.
+fn run(seed: u64, ops: usize) -> u64 {
+    let mut world = World::new(seed);
+    for step in 0..ops {
+        if let Err(error) = world.step() {
+            report(seed, step + 1, &world, &error);
+        }
+    }
+    if let Err(error) = world.finish() {
+        report(seed, ops, &world, &error);
+    }
+    world.calls
+}
+
+fn report(seed: u64, ops: usize, world: &World, error: &str) -> ! {
+    let trace: Vec<&str> = world.trace.iter().map(String::as_str).collect();
+    panic!(
+        "seed {seed}, step {ops}, blocks of {}: {error}\n\nlast steps:\n{}\n\nreplay:\n\
+         HOLDFAST_SEED={seed} HOLDFAST_OPS={ops} \
+         cargo test -p system-tests --test operations\n",
+        world.block_bytes,
+        trace.join("\n")
+    );
+}
+
+fn number(name: &str) -> Option<u64> {
+    let value = std::env::var(name).ok()?;
+    Some(value.parse().unwrap())
+}
+
+/// Runs the share `share` of the seeds.
+fn run_seeds(share: u64) {
+    let ops = number("HOLDFAST_OPS").map_or(OPS, |ops| usize::try_from(ops).unwrap());
+    if let Some(seed) = number("HOLDFAST_SEED") {
+        if share == 0 {
+            run(seed, ops);
+        }
+        return;
+    }
+    let seeds = number("HOLDFAST_SEEDS").unwrap_or(SEEDS);
+    let calls: u64 = (0..seeds).map(|seed| run(share * seeds + seed, ops)).sum();
+    // A test that makes no calls proves nothing.
+    assert!(calls > seeds * 100, "{calls} calls in {seeds} seeds");
+}
+
+#[test]
+fn operations_agree_with_the_model() {
+    run_seeds(0);
+}
+
+#[test]
+fn operations_agree_with_the_model_on_more_seeds() {
+    run_seeds(1);
+}
+
+#[test]
+fn seeds_that_failed_once() {
+    for line in include_str!("../simulation/regressions.txt").lines() {
+        let mut fields = line.split_whitespace();
+        if let (Some(Ok(seed)), Some(Ok(ops))) =
+            (fields.next().map(str::parse), fields.next().map(str::parse))
+        {
+            run(seed, ops);
+        }
+    }
+}
