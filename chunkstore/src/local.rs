@@ -19,7 +19,6 @@ mod writer;
 pub use self::open::OpenError;
 pub use self::verify::{Verified, VerifyCounts};
 
-use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -110,7 +109,6 @@ struct Shared {
     free: FreeSpace,
     stored_bytes: AtomicU64,
     counters: Counters,
-    _lock: File,
 }
 
 #[derive(Debug)]
@@ -164,7 +162,6 @@ impl LocalStore {
             free: FreeSpace::new(reserve_bytes, clock),
             stored_bytes: AtomicU64::new(opened.stored_bytes),
             counters: Counters::default(),
-            _lock: opened.lock,
         };
         Ok(Self {
             shared: Arc::new(shared),

@@ -43,16 +43,14 @@ pub(crate) struct Opened {
     pub(crate) writer: Writer,
     /// Bytes of all records.
     pub(crate) stored_bytes: u64,
-    /// Held as long as the store is open.
-    pub(crate) lock: File,
 }
 
 /// Opens the directory, makes it if it is missing, and reads what the packs hold.
 pub(crate) fn open(path: &Path, pack_bytes: u32) -> Result<Opened, OpenError> {
-    let lock = prepare(path)?;
+    let dir = prepare(path)?;
     let shelf = Shelf {
         device: Device::default(),
-        dir: File::open(path).map_err(at(path))?,
+        dir,
         packs: PackFiles::new(path.to_owned()),
         index: Index::new(),
     };
@@ -84,24 +82,15 @@ pub(crate) fn open(path: &Path, pack_bytes: u32) -> Result<Opened, OpenError> {
         writer: Writer::new(pack_bytes, next_number, active),
         shelf,
         stored_bytes,
-        lock,
     })
 }
 
-/// Makes and locks the directory.
+/// Makes and locks the directory. The lock lasts as long as the file is open.
 fn prepare(path: &Path) -> Result<File, OpenError> {
     std::fs::create_dir_all(path).map_err(at(path))?;
-    let lock_path = path.join("lock");
-    let lock = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(&lock_path)
-        .map_err(at(&lock_path))?;
-    lock.try_lock()
-        .map_err(io::Error::from)
-        .map_err(at(&lock_path))?;
-    Ok(lock)
+    let dir = File::open(path).map_err(at(path))?;
+    dir.try_lock().map_err(io::Error::from).map_err(at(path))?;
+    Ok(dir)
 }
 
 fn at(path: &Path) -> impl Fn(io::Error) -> OpenError {

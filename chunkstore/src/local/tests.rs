@@ -1,4 +1,4 @@
-use std::fs;
+use std::fs::{self, File};
 use std::sync::atomic::Ordering::SeqCst;
 
 use super::pack::{PACK_HEADER_BYTES, pack_path, sidecar_path};

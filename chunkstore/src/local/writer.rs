@@ -54,6 +54,7 @@ impl OpenPack {
 #[derive(Debug)]
 pub(crate) struct Shelf {
     pub(crate) device: Device,
+    /// The directory, locked for this process.
     pub(crate) dir: File,
     pub(crate) packs: PackFiles,
     pub(crate) index: Index,
