@@ -1,7 +1,8 @@
 //! Every operation of `metadata` against the model, with crashes at every flush boundary.
 //!
 //! `HOLDFAST_SEED` and `HOLDFAST_OPS` replay one run, `HOLDFAST_TRACE` says how many of its steps
-//! are shown; `HOLDFAST_SEEDS` makes more runs. A failure prints the command. Seeds that failed once are in `simulation/regressions.txt`.
+//! are shown; `HOLDFAST_SEEDS` makes more runs. A failure prints the command. Seeds that failed
+//! once are in `simulation/regressions.txt`.
 
 use std::collections::HashMap;
 use std::collections::VecDeque;
@@ -34,6 +35,8 @@ struct World {
     flushing: Option<Model>,
     /// For attributes that a change made: the change's number, by inode and ctime.
     shown: HashMap<(InodeId, Timestamp), u64>,
+    /// For each file the state that each of its writes made, with the write's number.
+    writes: HashMap<InodeId, Vec<(u64, u64)>>,
     workload: Workload,
     block_bytes: u32,
     trace: VecDeque<String>,
@@ -68,13 +71,15 @@ impl World {
             file_bytes_max: limits.file_bytes_max,
             background: true,
         };
+        let hash_bits = rng.random_ratio(1, 4).then(|| rng.random_range(0..4));
         let model = Model::new(limits, &root_stat());
         Self {
-            subject: ImageSubject::new(config, rng.random()),
+            subject: ImageSubject::new(config, hash_bits, rng.random()),
             durable: model.clone(),
             model,
             flushing: None,
             shown: HashMap::new(),
+            writes: HashMap::new(),
             workload: Workload::new(workload, rng.random()),
             block_bytes,
             trace: VecDeque::new(),
@@ -104,10 +109,30 @@ impl World {
                 self.compare()?;
             }
         }
+        self.confirm_written()?;
         match self.subject.take_complaints().first() {
             Some(complaint) => Err(complaint.clone()),
             None => Ok(()),
         }
+    }
+
+    /// Tells the model which writes a COMMIT would call stored. If they are not, a crash shows it.
+    fn confirm_written(&mut self) -> Verdict {
+        let image = self.subject.image();
+        for (inode, writes) in &mut self.writes {
+            if image.has_unwritten(*inode) && !image.has_unwritten_until(*inode, image.last_write())
+            {
+                return Err(format!("{inode:?} has unwritten data of no write"));
+            }
+            let stored = writes
+                .iter()
+                .rposition(|(_, write)| !image.has_unwritten_until(*inode, *write));
+            if let Some(at) = stored {
+                self.model.settle_until(*inode, writes[at].0);
+                writes.drain(..=at);
+            }
+        }
+        Ok(())
     }
 
     fn note(&mut self, line: String) {
@@ -130,6 +155,17 @@ impl World {
         self.model.judge(call, &answer)?;
         self.check_durability(&answer, &ctimes)?;
         self.workload.saw(call, &answer, &self.model);
+        if let Op::Write { inode, data, .. } = &call.op
+            && answer.error().is_none()
+            && !data.is_empty()
+        {
+            let write = self.subject.image().last_write();
+            let version = self.model.version(*inode);
+            self.writes
+                .entry(*inode)
+                .or_default()
+                .push((version, write));
+        }
         let confirms = match &call.op {
             Op::Write { stable, .. } => *stable,
             Op::Commit { .. } => true,
@@ -222,6 +258,7 @@ impl World {
         self.model.recover(&mut self.subject, self.workload.now())?;
         self.durable = self.model.clone();
         self.shown.clear();
+        self.writes.clear();
         self.workload.forget();
         self.compare()
     }

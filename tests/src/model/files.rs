@@ -264,6 +264,15 @@ impl Model {
         }
     }
 
+    /// Everything written to a file up to its state `number` is confirmed.
+    pub fn settle_until(&mut self, inode: InodeId, number: u64) {
+        if let Some(node) = self.nodes.get_mut(&inode)
+            && let Body::File(file) = &mut node.body
+        {
+            file.older.retain(|version| version.number >= number);
+        }
+    }
+
     /// Number of the present state of a file's content.
     #[must_use]
     pub fn version(&self, inode: InodeId) -> u64 {
