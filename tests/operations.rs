@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::collections::VecDeque;
 
 use base::{InodeId, Timestamp};
+use metadata::FsError;
 use metadata::image::ImageConfig;
 use metadata::record::inode::InodeRecord;
 use rand::{RngExt, SeedableRng};
@@ -33,8 +34,8 @@ struct World {
     durable: Model,
     /// The model when the flush under way began.
     flushing: Option<Model>,
-    /// For attributes that a change made: the change's number, by inode and ctime.
-    shown: HashMap<(InodeId, Timestamp), u64>,
+    /// Number of the last change of each inode, its removal too.
+    changes: HashMap<InodeId, u64>,
     /// For each file the state that each of its writes made, with the write's number.
     writes: HashMap<InodeId, Vec<(u64, u64)>>,
     workload: Workload,
@@ -78,7 +79,7 @@ impl World {
             durable: model.clone(),
             model,
             flushing: None,
-            shown: HashMap::new(),
+            changes: HashMap::new(),
             writes: HashMap::new(),
             workload: Workload::new(workload, rng.random()),
             block_bytes,
@@ -153,7 +154,7 @@ impl World {
         let answer = perform(&mut self.subject, call);
         self.note(describe(call, &answer));
         self.model.judge(call, &answer)?;
-        self.check_durability(&answer, &ctimes)?;
+        self.check_durability(call, &answer, &ctimes)?;
         self.workload.saw(call, &answer, &self.model);
         if let Op::Write { inode, data, .. } = &call.op
             && answer.error().is_none()
@@ -178,24 +179,34 @@ impl World {
         Ok(())
     }
 
-    /// A reply must wait for every change it shows.
+    /// A reply must wait for every change it shows, a refusal too.
     fn check_durability(
         &mut self,
+        call: &Call,
         answer: &Answer,
         ctimes: &HashMap<InodeId, Timestamp>,
     ) -> Verdict {
         let ran = self.subject.ran();
-        for stat in answer.attributes() {
-            let key = (stat.inode, stat.ctime);
-            if ran.changed && ctimes.get(&stat.inode) != Some(&stat.ctime) {
-                self.shown.insert(key, ran.durable_after);
-            } else if let Some(number) = self.shown.get(&key)
+        if ran.changed {
+            for (inode, ctime) in ctimes {
+                if self.model.ctime(*inode) != Some(*ctime) {
+                    self.changes.insert(*inode, ran.durable_after);
+                }
+            }
+        }
+        let shown = answer.attributes().into_iter().map(|stat| stat.inode);
+        let told = match answer.error() {
+            None | Some(FsError::ReadOnly | FsError::NameTooLong | FsError::Invalid) => None,
+            Some(_) => call.op.subject(),
+        };
+        for inode in shown.chain(told) {
+            if let Some(number) = self.changes.get(&inode)
                 && *number > ran.durable_after
                 && *number > self.subject.image().durable()
             {
+                let waits_for = ran.durable_after;
                 return Err(format!(
-                    "shows {:?} of change {number}, waits for {}",
-                    stat.inode, ran.durable_after
+                    "shows {inode:?} of change {number}, waits for {waits_for}"
                 ));
             }
         }
@@ -257,7 +268,7 @@ impl World {
         self.model.set_read_only(read_only);
         self.model.recover(&mut self.subject, self.workload.now())?;
         self.durable = self.model.clone();
-        self.shown.clear();
+        self.changes.clear();
         self.writes.clear();
         self.workload.forget();
         self.compare()

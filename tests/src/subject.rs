@@ -93,6 +93,29 @@ pub enum Op {
     },
 }
 
+impl Op {
+    /// The inode the operation is about, if it is about one only.
+    #[must_use]
+    pub fn subject(&self) -> Option<InodeId> {
+        match self {
+            Self::Getattr { inode }
+            | Self::Setattr { inode, .. }
+            | Self::Access { inode }
+            | Self::Readlink { inode }
+            | Self::Read { inode, .. }
+            | Self::Write { inode, .. }
+            | Self::Commit { inode } => Some(*inode),
+            Self::Lookup { dir, .. }
+            | Self::Create { dir, .. }
+            | Self::Make { dir, .. }
+            | Self::Remove { dir, .. }
+            | Self::Rmdir { dir, .. }
+            | Self::List { dir, .. } => Some(*dir),
+            Self::Rename { .. } | Self::Link { .. } => None,
+        }
+    }
+}
+
 /// What READ gave.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadReply {
