@@ -94,7 +94,7 @@ impl World {
             Step::Call(call) => self.call(&call)?,
             Step::Background(background) => {
                 self.note(format!("{background:?}"));
-                self.background(&background);
+                self.background(&background)?;
             }
             Step::Crash {
                 finish_flush,
@@ -213,7 +213,7 @@ impl World {
         Ok(())
     }
 
-    fn background(&mut self, background: &Background) {
+    fn background(&mut self, background: &Background) -> Verdict {
         match background {
             Background::Settle(inode) => {
                 if self.subject.settle_small(*inode) {
@@ -239,6 +239,13 @@ impl World {
                     self.subject.abandon_write(*inode);
                 }
             }
+            Background::Discard(inode) => {
+                if self.subject.discard(*inode) {
+                    self.writes.remove(inode);
+                    let now = self.workload.now();
+                    self.model.discard(&mut self.subject, now, *inode)?;
+                }
+            }
             Background::BeginFlush => {
                 if self.subject.begin_flush() {
                     self.flushing = Some(self.model.clone());
@@ -255,6 +262,7 @@ impl World {
             Background::LoadEarly(miss) => self.subject.load_early(*miss),
             Background::InstallEarly => self.subject.install_early(),
         }
+        Ok(())
     }
 
     fn crash(&mut self, finish_flush: bool, read_only: bool) -> Verdict {

@@ -273,6 +273,17 @@ impl ImageSubject {
         }
     }
 
+    /// Gives a file's unwritten data up, as after a full disk. Returns whether there was any.
+    pub fn discard(&mut self, inode: InodeId) -> bool {
+        self.abandon_write(inode);
+        let unwritten = self.image.has_unwritten(inode);
+        let ((), ran) = self.image.run(|image| image.discard_unwritten(inode));
+        if ran.changed != unwritten {
+            self.complain("a loss was not recorded");
+        }
+        unwritten
+    }
+
     fn store_block(&mut self, job: &BlockJob) -> Block {
         if let Some(block) = job.base.absorb(&job.over)
             && self.rng.random_bool(0.5)
@@ -408,8 +419,13 @@ impl ImageSubject {
             Miss::Inode(inode) => self.fetch_inode(inode),
             Miss::Entries { dir, from } => self.fetch_entries(dir, from),
             Miss::Blocks { inode, first, last } => {
+                let missed = first;
                 let first = first.saturating_sub(self.rng.random_range(0..2));
-                let last = last.saturating_add(self.rng.random_range(0..3));
+                // Perhaps not all that is missed, or more.
+                let last = match self.rng.random_range(0..3) {
+                    0 => missed,
+                    more => last.saturating_add(more),
+                };
                 let mut found = Vec::new();
                 for (key, value) in self.scan(&keys::blocks(inode, first, last)) {
                     if let Ok(ImageKey::Block { index, .. }) = keys::decode(key) {

@@ -53,6 +53,7 @@ pub enum Background {
     BeginWrite { inode: InodeId, bytes_max: usize },
     FinishWrite,
     AbandonWrite,
+    Discard(InodeId),
     BeginFlush,
     FinishFlush,
     Evict { target: usize },
@@ -378,16 +379,17 @@ impl Workload {
     fn background(&mut self, kind: Kind, model: &Model) -> Background {
         match kind {
             Kind::Settle => Background::Settle(self.dirty(model)),
-            Kind::WriteBack => match self.rng.random_range(0..8) {
-                0..4 => Background::BeginWrite {
+            Kind::WriteBack => match self.rng.random_range(0..24) {
+                0 => Background::Discard(self.dirty(model)),
+                1 | 2 => Background::AbandonWrite,
+                3..12 => Background::BeginWrite {
                     inode: self.dirty(model),
                     bytes_max: [1, 5_000, usize::MAX]
                         .choose(&mut self.rng)
                         .copied()
                         .unwrap_or(1),
                 },
-                4..7 => Background::FinishWrite,
-                _ => Background::AbandonWrite,
+                _ => Background::FinishWrite,
             },
             Kind::Flush if self.rng.random() => Background::BeginFlush,
             Kind::Flush => Background::FinishFlush,

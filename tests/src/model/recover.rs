@@ -33,19 +33,43 @@ impl Model {
             .filter(|inode| self.unsettled(*inode) > 0)
             .collect();
         for inode in unsettled {
-            let root = Caller::root();
-            let cx = metadata::ops::Context { caller: &root, now };
-            let stat = subject
-                .getattr(cx, inode)
-                .map_err(|error| format!("{inode:?} is lost: {error}"))?;
-            let count = u32::try_from(stat.size).map_err(|_| "size beyond reason".to_owned())?;
-            let read = subject
-                .read(cx, inode, 0, count)
-                .map_err(|error| format!("{inode:?} cannot be read: {error}"))?;
-            self.adopt(inode, &stat, &read.data)
-                .map_err(|error| format!("{inode:?} after a crash: {error}"))?;
+            self.take_over(subject, now, inode)?;
         }
         Ok(())
+    }
+
+    /// Takes over what is left of a file whose unconfirmed data was given up: it says so by a later
+    /// ctime.
+    ///
+    /// # Errors
+    ///
+    /// As [`Model::recover`].
+    pub fn discard(
+        &mut self,
+        subject: &mut impl Subject,
+        now: Timestamp,
+        inode: InodeId,
+    ) -> Verdict {
+        if let Some(node) = self.nodes.get_mut(&inode) {
+            node.ctime = node.ctime.tick();
+            node.mtime = node.ctime;
+            node.confirm_attributes();
+        }
+        self.take_over(subject, now, inode)
+    }
+
+    fn take_over(&mut self, subject: &mut impl Subject, now: Timestamp, inode: InodeId) -> Verdict {
+        let root = Caller::root();
+        let cx = metadata::ops::Context { caller: &root, now };
+        let stat = subject
+            .getattr(cx, inode)
+            .map_err(|error| format!("{inode:?} is lost: {error}"))?;
+        let count = u32::try_from(stat.size).map_err(|_| "size beyond reason".to_owned())?;
+        let read = subject
+            .read(cx, inode, 0, count)
+            .map_err(|error| format!("{inode:?} cannot be read: {error}"))?;
+        self.adopt(inode, &stat, &read.data)
+            .map_err(|error| format!("{inode:?} without unconfirmed data: {error}"))
     }
 
     /// Accepts `stat` and `bytes` as what is left of an unsettled file.
