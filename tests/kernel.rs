@@ -16,6 +16,8 @@ struct Run {
     args: &'static [&'static str],
     options: &'static [&'static str],
     seconds: u32,
+    /// Host directory for the job, to look at afterwards.
+    job: Option<String>,
 }
 
 /// A run that ends well with room to spare ends within this many seconds.
@@ -28,11 +30,19 @@ impl Run {
             args,
             options: &[],
             seconds: USUAL_SECONDS,
+            job: None,
         }
     }
 
     fn options(self, options: &'static [&'static str]) -> Self {
         Self { options, ..self }
+    }
+
+    fn job(self, job: &str) -> Self {
+        Self {
+            job: Some(job.to_owned()),
+            ..self
+        }
     }
 
     fn seconds(self, seconds: u32) -> Self {
@@ -58,12 +68,10 @@ impl Run {
     }
 
     fn command(&self, root: &Path) -> Command {
-        let binary = std::env::var_os("HOLDFAST_BIN")
-            .map_or_else(|| root.join("target/release/holdfast"), PathBuf::from);
         let mut command = Command::new(root.join("tests/kernel/run"));
         command
             .arg("--bin")
-            .arg(binary)
+            .arg(binary(root))
             .args(["--timeout", &self.seconds.to_string()])
             .args(self.options)
             .args(
@@ -71,6 +79,7 @@ impl Run {
                     .unwrap_or_default()
                     .split_whitespace(),
             )
+            .args(self.job.iter().flat_map(|job| ["--job", job.as_str()]))
             .arg(self.workload)
             .args(self.args)
             .current_dir(root);
@@ -79,6 +88,11 @@ impl Run {
 }
 
 /// The workspace's directory.
+fn binary(root: &Path) -> PathBuf {
+    std::env::var_os("HOLDFAST_BIN")
+        .map_or_else(|| root.join("target/release/holdfast"), PathBuf::from)
+}
+
 fn root() -> PathBuf {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
     tests
@@ -198,12 +212,29 @@ fn chaos() {
     Run::of("chaos", &["2"]).passes();
 }
 
+/// After kill rounds nothing is damaged, and at least one call was answered with the reply that an
+/// earlier process had stored: without such a call the rounds would prove nothing about them.
 #[test]
 fn chaos_while_the_server_is_killed() {
+    let job = tempfile::tempdir().expect("a directory");
+    let path = job.path().to_str().expect("UTF-8").to_owned();
     Run::of("chaos", &[])
-        .options(&["--kill-every", "3,7", "--rounds", "8"])
-        .seconds(2 * USUAL_SECONDS)
+        .options(&["--kill-every", "2,4", "--rounds", "20", "--keep"])
+        .job(&path)
+        .seconds(3 * USUAL_SECONDS)
         .passes();
+    let log = std::fs::read_to_string(job.path().join("server.err")).expect("server.err");
+    assert!(
+        log.contains("call has its stored reply"),
+        "no reply came from the store\n{log}"
+    );
+    let output = Command::new(binary(&root()))
+        .arg("check")
+        .arg("--data-dir")
+        .arg(job.path().join("data"))
+        .output()
+        .expect("holdfast check can be started");
+    assert!(output.status.success(), "{}", said(&output));
 }
 
 /// A run without its requirements is a failure that says what to do.

@@ -3,7 +3,7 @@
 //! One pack takes new chunks. When it is full it is made durable and the next begins. What is where
 //! is in memory, rebuilt at open from the headers in the packs. A pack that is not the last was made
 //! durable as a whole; the last is checked record by record, and what was being written when the
-//! machine stopped is cut off. Nobody refers to that: a reference is written after a `sync`.
+//! machine stopped, behind the last good record, is cut off. Nobody refers to that: a reference is written after a `sync`.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -489,8 +489,9 @@ fn create(directory: &Path, number: u32) -> Result<Active, OpenError> {
     })
 }
 
-/// Reads the headers of a pack into the index; returns where its good records end. In the last
-/// pack bodies are checked, too, and what follows the last good record is cut off.
+/// Reads the headers of a pack into the index; returns where its records end. In the last pack
+/// bodies are checked, too, and what follows the last good record is cut off. Damage with good
+/// records behind it is no torn tail: it is left as it is, and what follows is kept.
 fn scan(
     directory: &Path,
     number: u32,
@@ -526,48 +527,62 @@ fn scan(
                 }
                 offset += header.record_bytes();
             }
-            None if is_last => {
-                tracing::warn!(
-                    pack = number,
-                    offset,
-                    bytes = length - offset,
-                    "cut off a torn tail"
-                );
-                file.set_len(offset)
-                    .and_then(|()| file.sync_all())
-                    .map_err(at(&path))?;
-                break;
-            }
             None => {
-                let next = next_record(&file, offset + 1, length);
-                tracing::error!(
-                    pack = number,
-                    offset,
-                    ?next,
-                    "pack is damaged: a chunk is lost"
-                );
-                match next {
-                    Some(next) => offset = next,
-                    None => break,
-                }
+                let Some(next) = next_record(&file, offset, length, is_last) else {
+                    if is_last {
+                        cut_off(&file, number, offset, length).map_err(at(&path))?;
+                    } else {
+                        tell_damage(number, offset, length);
+                    }
+                    break;
+                };
+                tell_damage(number, offset, next);
+                offset = next;
             }
         }
+    }
+    if is_last {
+        // What a killed server wrote may be in the system's memory only. From now on a put of the
+        // same content finds it here and writes nothing, so it has to be durable.
+        file.sync_all().map_err(at(&path))?;
     }
     Ok(offset)
 }
 
-/// The next place from `from` on where a header is, in a pack whose records no longer tell.
-fn next_record(file: &File, from: u64, length: u64) -> Option<u64> {
+/// Cuts off what was being written when the machine stopped.
+fn cut_off(file: &File, pack: u32, offset: u64, length: u64) -> io::Result<()> {
+    let bytes = length - offset;
+    tracing::warn!(pack, offset, bytes, "cut off a torn tail");
+    file.set_len(offset).and_then(|()| file.sync_all())
+}
+
+fn tell_damage(pack: u32, offset: u64, until: u64) {
+    tracing::error!(
+        pack,
+        offset,
+        until,
+        "pack is damaged: what was stored here is lost, run `holdfast check`"
+    );
+}
+
+/// The next place after `offset` where a record is, in a pack that is damaged at `offset`; with
+/// `deep` one whose body is intact.
+fn next_record(file: &File, offset: u64, length: u64, deep: bool) -> Option<u64> {
+    // If only the body is damaged the header still tells.
+    if let Some(header) = read_header(file, offset, length, false) {
+        let next = offset + header.record_bytes();
+        if read_header(file, next, length, deep).is_some() {
+            return Some(next);
+        }
+    }
+    let from = offset + 1;
     let mut rest = vec![0; usize::try_from(length.checked_sub(from)?).ok()?];
     file.read_exact_at(&mut rest, from).ok()?;
-    let header_at = |window: &[u8]| {
-        window.starts_with(&chunk::MAGIC)
-            && window
-                .try_into()
-                .is_ok_and(|bytes| Header::decode(bytes).is_ok())
-    };
-    let found = rest.windows(HEADER_BYTES).position(header_at)?;
-    Some(from + u64::try_from(found).ok()?)
+    rest.windows(HEADER_BYTES)
+        .enumerate()
+        .filter(|(_, window)| window.starts_with(&chunk::MAGIC))
+        .filter_map(|(position, _)| Some(from + u64::try_from(position).ok()?))
+        .find(|at| read_header(file, *at, length, deep).is_some())
 }
 
 /// The header at `offset`, if the record is whole, and with `deep` if its body is intact.

@@ -219,6 +219,9 @@ pub struct Mount {
     /// Print the command instead of running it.
     #[arg(long)]
     pub print_only: bool,
+    /// Call the kernel itself, also where there is mount.nfs.
+    #[arg(long)]
+    pub no_helper: bool,
     /// What the mount's ticket grants.
     #[command(flatten)]
     pub grant: Grant,

@@ -167,6 +167,16 @@ impl DataDir {
             );
             return Err(Failure::error(message));
         }
+        // The token is made in the metadata store, so that was there. A new one in its place would
+        // hide that everything is gone.
+        if self.at(API_TOKEN).exists() && !self.metadata().exists() {
+            let message = format!(
+                "{} is missing: restore the data directory from a backup, or use another \
+                 --data-dir; nothing was changed",
+                self.metadata().display()
+            );
+            return Err(Failure::error(message));
+        }
         Ok(true)
     }
 
@@ -331,20 +341,25 @@ fn read_small(path: &Path) -> Result<Option<String>, Failure> {
     match read() {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) if error.kind() == ErrorKind::InvalidData => Err(damaged(path, &error)),
         Err(error) => Err(Failure::io(format_args!("read {}", path.display()), &error)),
     }
+}
+
+fn damaged(path: &Path, why: &dyn std::fmt::Display) -> Failure {
+    Failure::error(format_args!(
+        "{} is damaged: {why}; restore it from a backup",
+        path.display()
+    ))
 }
 
 fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, Failure> {
     let Some(text) = read_small(path)? else {
         return Ok(None);
     };
-    serde_json::from_str(&text).map(Some).map_err(|error| {
-        Failure::error(format_args!(
-            "{} is damaged: {error}; restore it from a backup",
-            path.display()
-        ))
-    })
+    serde_json::from_str(&text)
+        .map(Some)
+        .map_err(|error| damaged(path, &error))
 }
 
 #[cfg(test)]
@@ -371,6 +386,7 @@ mod tests {
         assert_eq!(dir.session(), Ok(None));
         dir.keep_session(&file).unwrap();
         dir.keep_api_token("token").unwrap();
+        std::fs::write(dir.metadata(), "x").unwrap();
         drop(dir);
         let dir = DataDir::open(&path).unwrap();
         assert_eq!(dir.session(), Ok(Some(file)));
@@ -407,5 +423,26 @@ mod tests {
         std::fs::write(&format, "{").unwrap();
         let damaged = DataDir::open_or_create(root.path()).unwrap_err();
         assert!(damaged.message.contains("FORMAT is damaged"), "{damaged}");
+        std::fs::write(&format, b"\xff\xfe").unwrap();
+        let damaged = DataDir::open_or_create(root.path()).unwrap_err();
+        assert!(damaged.message.contains("FORMAT is damaged"), "{damaged}");
+    }
+
+    #[test]
+    fn a_lost_metadata_store_is_not_replaced() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = DataDir::open_or_create(root.path()).unwrap();
+        std::fs::write(dir.metadata(), "x").unwrap();
+        dir.keep_api_token("token").unwrap();
+        let metadata = dir.metadata();
+        drop(dir);
+        std::fs::remove_file(&metadata).unwrap();
+        for refused in [
+            DataDir::open_or_create(root.path()).unwrap_err(),
+            DataDir::open(root.path()).unwrap_err(),
+        ] {
+            assert!(refused.message.contains("is missing: restore"), "{refused}");
+        }
+        assert!(!metadata.exists());
     }
 }

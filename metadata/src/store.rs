@@ -184,6 +184,46 @@ impl Store {
         HandleKeysRecord::decode(&record).map_err(damaged("handle keys"))
     }
 
+    /// Makes a new key that signs file handles from the next start on. Handles under the key before
+    /// stay good, those under older ones become stale; so do not rotate twice while clients still
+    /// use handles from before.
+    ///
+    /// # Errors
+    ///
+    /// The store fails or the record is damaged.
+    ///
+    /// # Cancellation
+    ///
+    /// Not cancel-safe: the keys may or may not have been rotated.
+    pub async fn rotate_handle_keys(&self) -> Result<HandleKeysRecord, StoreError> {
+        let secret: [u8; 32] = self.rng.bytes();
+        self.transactor
+            .transact(Budget::default(), |txn, _| {
+                Box::pin(async move {
+                    let key = keyspace::handle_keys();
+                    let found = txn.get(&key, Isolation::Serializable).await?;
+                    let found = found.ok_or_else(|| StoreError::NotFound {
+                        what: "handle keys".into(),
+                    })?;
+                    let mut record =
+                        HandleKeysRecord::decode(&found).map_err(damaged("handle keys"))?;
+                    match record.keys.first().copied() {
+                        // An attempt whose outcome was unknown has been made after all.
+                        Some((_, newest)) if newest == secret => return Ok(record),
+                        Some((id, old)) => {
+                            // Key 0 is never given, as in the first record.
+                            let next = id.checked_add(1).unwrap_or(1);
+                            record.keys = vec![(next, secret), (id, old)];
+                        }
+                        None => record.keys = vec![(1, secret)],
+                    }
+                    txn.set(&key, &record.encode());
+                    Ok(record)
+                })
+            })
+            .await
+    }
+
     /// A tenant.
     ///
     /// # Errors

@@ -579,7 +579,7 @@ pub(crate) fn decode_request<'a>(record: &'a Bytes, gateway: &Gateway) -> Option
 fn verify<'a>(call: Call<'a>, nfs: NfsCall<'a>, keys: &HandleKeys) -> Result<Decoded<'a>, Reply> {
     let failed = |error| procedures::failed(call.xid, &nfs, error, (None, None), 0);
     let (first, second) = procedures::handles(&nfs).ok_or_else(|| failed(FsError::Stale))?;
-    let handle = keys.verify(first).map_err(|_| failed(FsError::Stale))?;
+    let mut handle = keys.verify(first).map_err(|_| failed(FsError::Stale))?;
     let other = if second == first {
         handle
     } else {
@@ -588,6 +588,11 @@ fn verify<'a>(call: Call<'a>, nfs: NfsCall<'a>, keys: &HandleKeys) -> Result<Dec
     if (other.session, other.snapshot) != (handle.session, handle.snapshot) {
         return Err(failed(FsError::CrossSession));
     }
+    // The session looks at one handle: what holds for the other must hold for the call.
+    if other.revocation != handle.revocation {
+        return Err(failed(FsError::Stale));
+    }
+    handle.flags |= other.flags;
     let objects = Objects {
         first: handle.inode,
         second: other.inode,

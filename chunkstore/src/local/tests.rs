@@ -144,6 +144,42 @@ async fn records_after_a_damaged_header_are_found() {
     }
 }
 
+/// The last pack is checked for a torn tail. Damage in front of good records is none.
+#[tokio::test(flavor = "multi_thread")]
+async fn damage_in_the_last_pack_costs_one_chunk_and_nothing_after_it() {
+    for place in [8 + 20, 8 + HEADER_BYTES + 5] {
+        let directory = tempfile::tempdir().unwrap();
+        let mut ids = Vec::new();
+        {
+            let store = open(directory.path());
+            for number in 0..20 {
+                ids.push(store.put(DOMAIN, content(number)).await.unwrap());
+            }
+            store.sync().await.unwrap();
+        }
+        let path = pack_path(directory.path(), 1);
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[place] ^= 1;
+        std::fs::write(&path, &bytes).unwrap();
+        let store = open(directory.path());
+        assert_eq!(std::fs::read(&path).unwrap(), bytes);
+        assert_eq!(
+            store.get(DOMAIN, ids[0]).await,
+            Err(ChunkError::NotFound(ids[0]))
+        );
+        for (number, id) in (1..20).zip(&ids[1..]) {
+            assert_eq!(store.get(DOMAIN, *id).await.unwrap(), content(number));
+        }
+        // A put really stores it again, behind the others.
+        assert_eq!(store.put(DOMAIN, content(0)).await.unwrap(), ids[0]);
+        drop(store);
+        let store = open(directory.path());
+        for (number, id) in (0..20).zip(&ids) {
+            assert_eq!(store.get(DOMAIN, *id).await.unwrap(), content(number));
+        }
+    }
+}
+
 #[test]
 fn a_foreign_file_is_refused() {
     let directory = tempfile::tempdir().unwrap();

@@ -131,3 +131,38 @@ impl AsyncWrite for BoundedStream {
         Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use axum::serve::Listener;
+    use base::{ManualClock, Timestamp};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    #[tokio::test]
+    async fn a_connection_that_does_nothing_ends() {
+        let clock = Arc::new(ManualClock::new(Timestamp::EPOCH));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut bounded = BoundedListener::new(listener, clock.clone());
+        let mut peer = TcpStream::connect(address).await.unwrap();
+        let (mut stream, _) = bounded.accept().await;
+        let mut byte = [0];
+        for moves in [true, false] {
+            // The time without progress counts from when a read begins to wait.
+            let (read, ()) = tokio::join!(stream.read_exact(&mut byte), async {
+                clock.advance(IDLE_MAX / 2);
+                if moves {
+                    peer.write_all(b"x").await.unwrap();
+                } else {
+                    clock.advance(IDLE_MAX);
+                }
+            });
+            match moves {
+                true => assert_eq!(read.unwrap(), 1),
+                false => assert_eq!(read.unwrap_err().kind(), io::ErrorKind::TimedOut),
+            }
+        }
+    }
+}

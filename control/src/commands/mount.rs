@@ -38,7 +38,8 @@ pub(super) fn run(args: &cli::Mount, json: bool) -> Result<(), Failure> {
         let message = format!("{dir} is not a directory: make it first");
         return Err(Failure::new(FailureKind::NotFound, message));
     }
-    if HELPERS.iter().any(|helper| Path::new(helper).exists()) {
+    let has_helper = HELPERS.iter().any(|helper| Path::new(helper).exists());
+    if has_helper && !args.no_helper {
         run_command(&mount, &args.dir)?;
     } else {
         call_kernel(&mount, &args.dir)?;

@@ -189,3 +189,20 @@ async fn tickets_expire_and_are_spent() {
     assert_eq!(store.check_token(&token).await.unwrap(), TenantId::DEFAULT);
     assert!(store.check_token("nonsense").await.is_err());
 }
+
+#[tokio::test]
+async fn two_handle_keys_live_at_a_time() {
+    let (store, ..) = store().await;
+    let first = store.handle_keys().await.unwrap().keys;
+    let second = store.rotate_handle_keys().await.unwrap().keys;
+    assert_eq!(second[1..], first);
+    let third = store.rotate_handle_keys().await.unwrap();
+    assert_eq!((third.keys.len(), third.keys[1]), (2, second[0]));
+    assert_ne!(third.keys[0], second[0]);
+    assert_eq!(store.handle_keys().await.unwrap(), third);
+    for _ in 0..300 {
+        store.rotate_handle_keys().await.unwrap();
+    }
+    let keys = store.handle_keys().await.unwrap().keys;
+    assert!(keys[0].0 != keys[1].0 && keys[0].0 != 0);
+}

@@ -248,6 +248,8 @@ impl Session {
                 self.shared.counters.replayed.count();
                 if loaded {
                     self.shared.counters.replayed_from_store.count();
+                    // Rare, and the proof that a crash was survived without doing a call twice.
+                    tracing::info!(session = %self.view.session, xid, "call has its stored reply");
                 }
                 Err(Some(rpc::repeated(xid, &result)))
             }

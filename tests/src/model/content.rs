@@ -29,10 +29,6 @@ impl Content {
         self.bytes.len()
     }
 
-    pub(super) fn bytes(&self) -> &[u8] {
-        &self.bytes
-    }
-
     /// The bytes in `from..to`, as far as the file goes.
     pub(super) fn part(&self, from: u64, to: u64) -> &[u8] {
         let to = index(to).min(self.bytes.len());

@@ -424,7 +424,7 @@ fn operations_agree_with_the_model_on_more_seeds() {
 
 #[test]
 fn seeds_that_failed_once() {
-    for line in include_str!("simulation/regressions.txt").lines() {
+    for line in include_str!("../simulation/regressions.txt").lines() {
         let mut fields = line.split_whitespace();
         if let (Some(Ok(seed)), Some(Ok(ops))) =
             (fields.next().map(str::parse), fields.next().map(str::parse))
