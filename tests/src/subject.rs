@@ -34,7 +34,7 @@ pub enum Op {
     },
     Lookup {
         dir: InodeId,
-        name: Vec<u8>,
+        name: Bytes,
     },
     Access {
         inode: InodeId,
@@ -58,33 +58,33 @@ pub enum Op {
     },
     Create {
         dir: InodeId,
-        name: Vec<u8>,
+        name: Bytes,
         how: How,
     },
     Make {
         dir: InodeId,
-        name: Vec<u8>,
+        name: Bytes,
         node: Node,
         attrs: SetAttrs,
     },
     Remove {
         dir: InodeId,
-        name: Vec<u8>,
+        name: Bytes,
     },
     Rmdir {
         dir: InodeId,
-        name: Vec<u8>,
+        name: Bytes,
     },
     Rename {
         from_dir: InodeId,
-        from_name: Vec<u8>,
+        from_name: Bytes,
         to_dir: InodeId,
-        to_name: Vec<u8>,
+        to_name: Bytes,
     },
     Link {
         inode: InodeId,
         dir: InodeId,
-        name: Vec<u8>,
+        name: Bytes,
     },
     List {
         dir: InodeId,

@@ -1,6 +1,7 @@
 //! After a crash: what unconfirmed data came to, and whether everything else is as it was.
 
 use base::{Caller, InodeId, Timestamp};
+use bytes::Bytes;
 use metadata::stat::{FileKind, Stat};
 
 use super::content::{Content, index};
@@ -196,6 +197,7 @@ impl Model {
         })?;
         let names: Vec<Vec<u8>> = self.names(dir).map(|(name, _)| name.to_vec()).collect();
         for name in names {
+            let name = name.into();
             self.ask(subject, now, Op::Lookup { dir, name })?;
         }
         self.ask(
@@ -203,7 +205,7 @@ impl Model {
             now,
             Op::Lookup {
                 dir,
-                name: b"..".to_vec(),
+                name: Bytes::from_static(b".."),
             },
         )
     }
