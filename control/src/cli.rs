@@ -216,6 +216,9 @@ pub struct Mount {
     /// The session; without it the one that `holdfast up` serves.
     #[arg(long, value_name = "SESSION")]
     pub session: Option<String>,
+    /// Open a new session of this workspace and mount that.
+    #[arg(long, value_name = "NAME", conflicts_with = "session")]
+    pub workspace: Option<String>,
     /// Print the command instead of running it.
     #[arg(long)]
     pub print_only: bool,

@@ -37,20 +37,18 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// No server uses the directory, or it cannot be read.
+    /// No server uses the directory, or it cannot be read; or there is no token for `api`. The one
+    /// in the data directory is for the server on this machine, and shown to nobody else.
     pub fn find(api: Option<&str>, token: Option<&str>, data_dir: &Path) -> Result<Self, Failure> {
-        let control = match (api, token) {
-            (Some(_), Some(_)) => None,
-            _ => Some(running(data_dir)?),
+        let (base, token, control) = match (api, token) {
+            (Some(api), Some(token)) => (api.to_owned(), token.to_owned(), None),
+            (Some(api), None) => return Err(no_token(api)),
+            (None, token) => {
+                let control = running(data_dir)?;
+                let token = token.unwrap_or(&control.api_token).to_owned();
+                (control.api_address.clone(), token, Some(control))
+            }
         };
-        let own = |part: fn(&ControlFile) -> String| control.as_ref().map(part);
-        let base = api
-            .map(ToOwned::to_owned)
-            .or_else(|| own(|file| file.api_address.clone()));
-        let token = token
-            .map(ToOwned::to_owned)
-            .or_else(|| own(|file| file.api_token.clone()));
-        let base = base.unwrap_or_default();
         let base = if base.contains("://") {
             base.trim_end_matches('/').to_owned()
         } else {
@@ -63,7 +61,7 @@ impl Client {
         Ok(Self {
             agent: config.into(),
             base,
-            authorization: format!("Bearer {}", token.unwrap_or_default()),
+            authorization: format!("Bearer {token}"),
             control,
         })
     }
@@ -167,6 +165,11 @@ fn kind_of(status: u16) -> FailureKind {
         429 | 503 => FailureKind::Retry,
         _ => FailureKind::Error,
     }
+}
+
+fn no_token(api: &str) -> Failure {
+    let message = format!("which token? Give one for {api} in HOLDFAST_TOKEN");
+    Failure::new(FailureKind::Usage, message)
 }
 
 fn running(data_dir: &Path) -> Result<ControlFile, Failure> {

@@ -10,9 +10,9 @@
 //! | `session.json` | the session that `holdfast up` serves, and its mount ticket |
 //! | `control.json` | how to reach the server, while it runs |
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
@@ -96,6 +96,13 @@ impl DataDir {
         }
         let dir = Self::lock(path, &at(path, LOCK))?;
         if !dir.check_format()? {
+            // It may have been there, open to others; they would see the keys in the store.
+            std::fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(|error| {
+                Failure::io(
+                    format_args!("close {} to other users", path.display()),
+                    &error,
+                )
+            })?;
             let format = Format {
                 what: Format::WHAT.into(),
                 version: LAYOUT_VERSION,
@@ -287,7 +294,10 @@ pub fn read_control(path: &Path) -> Result<Option<ControlFile>, Failure> {
 
 /// Refuses a directory that something else has filled, before anything is written to it.
 fn check_fresh(path: &Path) -> Result<(), Failure> {
-    let doing = format!("read data directory {}", path.display());
+    let doing = format!(
+        "read data directory {}: choose another with --data-dir, or mend this",
+        path.display()
+    );
     let entries = std::fs::read_dir(path).map_err(|error| Failure::io(&doing, &error))?;
     for entry in entries {
         let entry = entry.map_err(|error| Failure::io(&doing, &error))?;
@@ -391,6 +401,15 @@ mod tests {
         let dir = DataDir::open(&path).unwrap();
         assert_eq!(dir.session(), Ok(Some(file)));
         assert_eq!(dir.api_token(), Ok(Some("token".into())));
+    }
+
+    #[test]
+    fn nobody_else_can_read_a_directory_that_was_open() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(root.path(), Permissions::from_mode(0o755)).unwrap();
+        drop(DataDir::open_or_create(root.path()).unwrap());
+        let mode = std::fs::metadata(root.path()).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
     }
 
     #[test]

@@ -5,6 +5,7 @@ pub mod cli;
 pub mod client;
 mod commands;
 pub mod data_dir;
+mod expiry;
 pub mod failure;
 mod logging;
 mod metrics;

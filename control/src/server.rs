@@ -16,6 +16,7 @@ use tokio::net::TcpListener;
 
 use crate::api::{ApiState, BoundedListener, router};
 use crate::data_dir::{ControlFile, DataDir, SessionFile};
+use crate::expiry;
 use crate::failure::{Failure, FailureKind};
 use crate::metrics::Counted;
 use crate::mount_line::{MountKind, MountLine, MountTarget, mount_path};
@@ -76,7 +77,7 @@ pub struct Server {
     gateway: Arc<Gateway>,
     api: Arc<ApiState>,
     calls: Tasks,
-    listeners: Tasks,
+    tasks: Tasks,
     clock: Arc<dyn Clock>,
 }
 
@@ -136,6 +137,13 @@ impl Server {
             local,
             cached,
         };
+        let tasks = Tasks::new();
+        expiry::start(
+            &tasks,
+            store.clone(),
+            Arc::clone(&gateway),
+            Arc::clone(&clock),
+        );
         let api = ApiState::new(store, counted, Arc::clone(&clock), calls.clone(), target);
         let server = Self {
             ready,
@@ -144,7 +152,7 @@ impl Server {
             gateway,
             api: Arc::new(api),
             calls,
-            listeners: Tasks::new(),
+            tasks,
             clock,
         };
         server.serve(nfs, web);
@@ -159,13 +167,12 @@ impl Server {
 
     fn serve(&self, nfs: TcpListener, web: TcpListener) {
         let gateway = Arc::clone(&self.gateway);
-        self.listeners
-            .spawn(async move { gateway.serve(nfs).await });
+        self.tasks.spawn(async move { gateway.serve(nfs).await });
         let web = BoundedListener::new(web, Arc::clone(&self.clock));
         let routes = router(Arc::clone(&self.api));
-        let (until, clock) = (self.listeners.clone(), Arc::clone(&self.clock));
+        let (until, clock) = (self.tasks.clone(), Arc::clone(&self.clock));
         let (begun, late) = (until.clone(), until);
-        self.listeners.spawn(async move {
+        self.tasks.spawn(async move {
             let served = axum::serve(web, routes)
                 .with_graceful_shutdown(async move { begun.shutdown_begun().await });
             let over = async {
@@ -193,8 +200,8 @@ impl Server {
         tracing::info!("shutting down");
         self.api.begin_draining();
         self.gateway.shutdown().await;
-        self.listeners.begin_shutdown();
-        self.listeners.join().await;
+        self.tasks.begin_shutdown();
+        self.tasks.join().await;
         self.calls.join().await;
         self.dir.remove_control();
         let kv = self.kv;

@@ -3,7 +3,13 @@
 
 mod support;
 
+use std::fs::Permissions;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
 
 use support::{Server, fails, holdfast, json, run};
 
@@ -118,6 +124,115 @@ fn workspaces_and_sessions_are_managed() {
         5,
         &["Authorization"],
     );
+}
+
+#[test]
+fn the_local_token_is_shown_to_the_local_server_only() {
+    let root = tempfile::tempdir().unwrap();
+    let _server = Server::start("serve", root.path());
+    fails(
+        &["workspace", "ls", "--api", "http://127.0.0.1:9"],
+        root.path(),
+        2,
+        &["which token?", "HOLDFAST_TOKEN"],
+    );
+}
+
+#[test]
+fn mount_opens_a_session_of_a_workspace() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path();
+    let _server = Server::start("serve", dir);
+    json(&["workspace", "create", "w"], dir);
+    let args = ["mount", "/m n", "--workspace", "w", "--print-only"];
+    let line = json(&args, dir);
+    let command = line["mount_command"].as_str().unwrap();
+    assert!(command.ends_with(" '/m n'"), "{command}");
+    let opened = json(&["session", "ls"], dir);
+    assert_eq!(opened.as_array().unwrap().len(), 1);
+    assert_eq!(opened[0]["id"], line["session"]);
+    fails(
+        &["mount", "/nonexistent", "--workspace", "w"],
+        dir,
+        4,
+        &["make it first"],
+    );
+    fails(
+        &["mount", "/mnt", "--workspace", "x", "--print-only"],
+        dir,
+        4,
+        &["no such workspace"],
+    );
+    // A session that was opened in vain is closed.
+    let directory = [&args[..], &["--directory", ".."]].concat();
+    fails(&directory, dir, 2, &["'..'"]);
+    assert_eq!(json(&["session", "ls"], dir).as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn a_directory_that_may_not_be_read_is_named() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("data");
+    std::fs::create_dir(&dir).unwrap();
+    let mode = |path: &Path, mode| {
+        std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    };
+    let mut command = if rustix::process::geteuid().is_root() {
+        // Root may read all. Somebody else has to find the binary.
+        mode(root.path(), 0o755);
+        let copy = root.path().join("holdfast");
+        std::fs::copy(env!("CARGO_BIN_EXE_holdfast"), &copy).unwrap();
+        let mut command = Command::new(copy);
+        command.uid(65_534).gid(65_534);
+        command
+    } else {
+        holdfast()
+    };
+    mode(&dir, 0);
+    let output = command
+        .env_clear()
+        .args(["up", "--data-dir"])
+        .arg(&dir)
+        .current_dir("/")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    mode(&dir, 0o700);
+    assert_eq!(output.status.code(), Some(5), "{said}");
+    for part in ["data directory", "Permission denied", "--data-dir"] {
+        assert!(said.contains(part), "{said}");
+    }
+}
+
+#[test]
+fn sessions_end_by_themselves() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path();
+    let server = Server::start("serve", dir);
+    json(&["workspace", "create", "w"], dir);
+    json(&["session", "open", "w"], dir);
+    json(&["session", "open", "w", "--ttl", "1s"], dir);
+    let listed = || json(&["session", "ls"], dir).as_array().unwrap().len();
+    // What is looked at every few seconds ends well before the bound on this loop.
+    let mut looks = 0;
+    while listed() == 2 {
+        looks += 1;
+        assert!(looks < 300, "the session stays open");
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
+    assert_eq!(listed(), 1);
+    // Also what ended while no server ran.
+    json(&["session", "open", "w", "--ttl", "1s"], dir);
+    assert_eq!(server.terminate(), Some(0));
+    std::thread::park_timeout(Duration::from_millis(1_100));
+    let _server = Server::start("serve", dir);
+    looks = 0;
+    while listed() == 2 {
+        looks += 1;
+        assert!(looks < 300, "the session stays open");
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
+    assert_eq!(listed(), 1);
 }
 
 #[test]

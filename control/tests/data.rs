@@ -73,6 +73,29 @@ fn a_damaged_store_is_named_and_left() {
 }
 
 #[test]
+fn a_store_that_was_cut_or_emptied_is_named_and_left() {
+    let root = used();
+    let file = root.path().join("meta.redb");
+    let whole = std::fs::read(&file).unwrap();
+    for damaged in [&[][..], &whole[..100], &whole[..whole.len() / 2]] {
+        std::fs::write(&file, damaged).unwrap();
+        up_fails(root.path(), &["meta.redb is damaged", "backup"]);
+        assert_eq!(std::fs::read(&file).unwrap(), damaged);
+    }
+    std::fs::write(&file, &whole).unwrap();
+    assert_eq!(json(&["check"], root.path())["clean"], true);
+}
+
+#[test]
+fn a_store_that_is_gone_is_not_made_anew() {
+    let root = used();
+    std::fs::remove_file(root.path().join("meta.redb")).unwrap();
+    up_fails(root.path(), &["meta.redb is missing", "backup"]);
+    fails(&["check"], root.path(), 1, &["meta.redb is missing"]);
+    assert!(!root.path().join("meta.redb").exists());
+}
+
+#[test]
 fn a_foreign_pack_is_named() {
     let root = used();
     let pack = std::fs::read_dir(root.path().join("chunks"))

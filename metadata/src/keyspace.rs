@@ -209,6 +209,12 @@ pub fn session_of(tenant: TenantId, workspace: WorkspaceId, session: SessionId) 
     key(table::SESSIONS, &[&fields.concat()])
 }
 
+/// All sessions of all tenants.
+#[must_use]
+pub fn sessions_of_all() -> KeyRange {
+    KeyRange::prefix(&[table::SESSIONS])
+}
+
 /// All sessions of a tenant.
 #[must_use]
 pub fn sessions_of_tenant(tenant: TenantId) -> KeyRange {

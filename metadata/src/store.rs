@@ -4,7 +4,7 @@ mod sessions;
 mod tickets;
 mod workspaces;
 
-pub use sessions::{OpenSession, Opened, SessionInfo};
+pub use sessions::{ExpiredPage, OpenSession, Opened, SessionInfo, SessionPosition};
 pub use tickets::{NewTicket, TICKET_TEXT_BYTES, TicketInfo};
 pub use workspaces::{NewWorkspace, WorkspaceInfo};
 

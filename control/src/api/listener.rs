@@ -49,6 +49,11 @@ impl axum::serve::Listener for BoundedListener {
             let slot = Arc::clone(&self.slots).acquire_owned().await.ok();
             match self.listener.accept().await {
                 Ok((stream, peer)) => {
+                    // Answers are small: each is to leave at once, not with the next one.
+                    if let Err(error) = stream.set_nodelay(true) {
+                        tracing::debug!(%peer, %error, "API connection was gone before its call");
+                        continue;
+                    }
                     let stream = BoundedStream {
                         stream,
                         _slot: slot,

@@ -7,52 +7,98 @@ use std::process::Command;
 use rustix::mount::MountFlags;
 
 use super::client;
-use super::session::make_ticket;
+use super::session::{make_ticket, path_of};
 use crate::cli;
+use crate::client::Client;
 use crate::failure::{Failure, FailureKind};
 use crate::output;
-use crate::types::Mount;
+use crate::types::{Mount, OpenSession, OpenedSession};
 
 /// Where the helper program is that `mount -t nfs` needs.
 const HELPERS: [&str; 2] = ["/sbin/mount.nfs", "/usr/sbin/mount.nfs"];
 
 pub(super) fn run(args: &cli::Mount, json: bool) -> Result<(), Failure> {
+    if !args.print_only && !args.dir.is_dir() {
+        let message = format!("{} is not a directory: make it first", args.dir.display());
+        return Err(Failure::new(FailureKind::NotFound, message));
+    }
     let client = client(&args.server)?;
-    let session = match (&args.session, client.control()) {
-        (Some(session), _) => session.clone(),
-        (None, Some(control)) => control.session.clone().ok_or_else(no_session)?,
-        (None, None) => return Err(no_session()),
-    };
-    let mount = make_ticket(&client, &session, &args.grant)?;
-    let (options, source) = (&mount.mount_command_options, &mount.mount_source);
-    let dir = args.dir.display();
+    let session = session(args, &client)?;
+    let mounted = make_ticket(&client, &session, &args.grant)
+        .and_then(|mount| mount_or_print(args, &session, &mount, json));
+    if mounted.is_err() && args.workspace.is_some() {
+        // Nobody knows of it. Whether that works changes nothing about the failure to tell.
+        drop(client.delete(&path_of(&session, "")));
+    }
+    mounted
+}
+
+/// The session to mount; one that is opened for it if a workspace is given.
+fn session(args: &cli::Mount, client: &Client) -> Result<String, Failure> {
+    if let Some(session) = &args.session {
+        return Ok(session.clone());
+    }
+    if let Some(workspace) = &args.workspace {
+        let open = OpenSession {
+            workspace: workspace.clone(),
+            ..OpenSession::default()
+        };
+        let opened: OpenedSession = client.post("/v1/sessions", &open)?;
+        return Ok(opened.session.id);
+    }
+    let served = client.control().and_then(|control| control.session.clone());
+    served.ok_or_else(no_session)
+}
+
+fn mount_or_print(
+    args: &cli::Mount,
+    session: &str,
+    mount: &Mount,
+    json: bool,
+) -> Result<(), Failure> {
     if args.print_only {
+        let (options, source) = (&mount.mount_command_options, &mount.mount_source);
+        let dir = quote(&args.dir.to_string_lossy());
         let command = format!("mount -t nfs -o {options} {source} {dir}");
         if json {
-            return output::json(&serde_json::json!({ "mount_command": command, "mount": mount }));
+            return output::json(&serde_json::json!({
+                "session": session,
+                "mount_command": command,
+                "mount": mount,
+            }));
         }
         output::text(&command);
         return Ok(());
     }
-    if !args.dir.is_dir() {
-        let message = format!("{dir} is not a directory: make it first");
-        return Err(Failure::new(FailureKind::NotFound, message));
-    }
     let has_helper = HELPERS.iter().any(|helper| Path::new(helper).exists());
     if has_helper && !args.no_helper {
-        run_command(&mount, &args.dir)?;
+        run_command(mount, &args.dir)?;
     } else {
-        call_kernel(&mount, &args.dir)?;
+        call_kernel(mount, &args.dir)?;
     }
     if json {
         return output::json(&serde_json::json!({ "mounted": args.dir, "session": session }));
     }
-    output::text(&format!("session {session} is mounted on {dir}"));
+    output::text(&format!(
+        "session {session} is mounted on {}",
+        args.dir.display()
+    ));
     Ok(())
 }
 
+/// `text` as one word of a shell's command line.
+fn quote(text: &str) -> String {
+    let plain =
+        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'.' | b'_' | b'-');
+    if !text.is_empty() && text.bytes().all(plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
 fn no_session() -> Failure {
-    let message = "which session? Give --session with an id of `holdfast session ls`";
+    let message = "which session? Give --session with an id of `holdfast session ls`, or \
+                   --workspace to open one";
     Failure::new(FailureKind::Usage, message)
 }
 
@@ -95,4 +141,17 @@ fn call_kernel(mount: &Mount, dir: &Path) -> Result<(), Failure> {
         );
         Failure::io(doing, &error.into())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_are_one_word_of_a_shell() {
+        assert_eq!(quote("/mnt/a-b_c.d"), "/mnt/a-b_c.d");
+        assert_eq!(quote("/a b"), "'/a b'");
+        assert_eq!(quote("it's"), r"'it'\''s'");
+        assert_eq!(quote(""), "''");
+    }
 }

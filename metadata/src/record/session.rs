@@ -63,6 +63,12 @@ pub struct SessionRecord {
 }
 
 impl SessionRecord {
+    /// Whether the session has ended by itself.
+    #[must_use]
+    pub fn is_expired(&self, now: Timestamp) -> bool {
+        self.expires.is_some_and(|expires| expires <= now)
+    }
+
     /// Encodes the value.
     #[must_use]
     pub fn encode(&self) -> Bytes {

@@ -1,11 +1,12 @@
 //! Sessions: opening, listing, closing.
 
 use base::{GatewayId, SessionId, TenantId, Timestamp, WorkspaceId};
+use bytes::Bytes;
 
-use super::tickets::{NewTicket, write_ticket};
+use super::tickets::{NewTicket, TICKETS_READ_MAX, hash_in_index, write_ticket};
 use super::{Store, StoreError, damaged};
 use crate::keyspace;
-use crate::kv::{Isolation, KeyRange, RangeLimit};
+use crate::kv::{Isolation, KeyRange, RangeLimit, Transaction};
 use crate::record::session::{FlushRecord, Identity, OwnerRecord, SessionRecord, SessionState};
 use crate::transact::Budget;
 
@@ -41,6 +42,19 @@ pub struct SessionInfo {
     pub record: SessionRecord,
     /// What it held at its last flush.
     pub flush: FlushRecord,
+}
+
+/// A place in the list of all sessions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionPosition(Bytes);
+
+/// The sessions of a part of the list that have ended by themselves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExpiredPage {
+    /// Each with its tenant.
+    pub sessions: Vec<(TenantId, SessionId)>,
+    /// Where the next part begins, if there is one.
+    pub next: Option<SessionPosition>,
 }
 
 /// A session that was just opened.
@@ -124,18 +138,7 @@ impl Store {
         tenant: TenantId,
         id: SessionId,
     ) -> Result<SessionInfo, StoreError> {
-        let what = format!("session {id}");
-        let record = self.read(&keyspace::session_meta(id), &what).await?;
-        let record = SessionRecord::decode(&record).map_err(damaged(&what))?;
-        if record.tenant != tenant {
-            return Err(StoreError::NotFound { what });
-        }
-        let flush = match self.read(&keyspace::session_flush(id), &what).await {
-            Ok(value) => FlushRecord::decode(&value).map_err(damaged(&what))?,
-            Err(StoreError::NotFound { .. }) => FlushRecord::default(),
-            Err(error) => return Err(error),
-        };
-        Ok(SessionInfo { id, record, flush })
+        read_session(&*self.transactor.kv().begin(), tenant, id).await
     }
 
     /// Up to `limit` of the tenant's sessions after `after`, by workspace and number.
@@ -169,9 +172,53 @@ impl Store {
                     what: "session index".into(),
                     why: error.to_string(),
                 })?;
-            sessions.push(self.session(tenant, id).await?);
+            // As of the same version: one closed meanwhile is no error.
+            sessions.push(read_session(&*txn, tenant, id).await?);
         }
         Ok(sessions)
+    }
+
+    /// Those of the next sessions after `after` (of all tenants, a page of them) that have ended
+    /// by themselves and still exist. Each is to be closed.
+    ///
+    /// # Errors
+    ///
+    /// The store fails. A damaged record does not hide the sessions after it: it is logged and
+    /// left.
+    pub async fn expired_sessions(
+        &self,
+        after: Option<SessionPosition>,
+    ) -> Result<ExpiredPage, StoreError> {
+        let mut range = keyspace::sessions_of_all();
+        if let Some(SessionPosition(key)) = after {
+            range.start = KeyRange::key(&key).end;
+        }
+        let txn = self.transactor.kv().begin();
+        // A look that only says what to close; closing reads again.
+        let page = txn
+            .get_range(&range, RangeLimit::pairs(PAGE), Isolation::Snapshot)
+            .await?;
+        let now = self.clock.wall();
+        let mut expired = Vec::new();
+        for (key, _) in &page.pairs {
+            let Ok((tenant, _, id)) = keyspace::decode_session_of(key) else {
+                tracing::warn!("key in the index of sessions is damaged");
+                continue;
+            };
+            let found = txn
+                .get(&keyspace::session_meta(id), Isolation::Snapshot)
+                .await?;
+            match found.as_deref().map(SessionRecord::decode) {
+                Some(Ok(record)) if record.is_expired(now) => expired.push((tenant, id)),
+                Some(Err(error)) => tracing::warn!(session = %id, %error, "read session"),
+                Some(Ok(_)) | None => {}
+            }
+        }
+        let last = page.pairs.last().filter(|_| page.more);
+        Ok(ExpiredPage {
+            sessions: expired,
+            next: last.map(|(key, _)| SessionPosition(key.clone())),
+        })
     }
 
     /// Closes a session and drops what it held. Its handles become stale. Closing one that is
@@ -186,9 +233,8 @@ impl Store {
     /// Not cancel-safe: closing again finishes it.
     pub async fn close_session(&self, tenant: TenantId, id: SessionId) -> Result<(), StoreError> {
         let info = self.session(tenant, id).await?;
-        let tickets = self.ticket_hashes(id).await?;
         let nonce = self.rng.u64();
-        let (workspace, tickets) = (info.record.workspace, &tickets);
+        let workspace = info.record.workspace;
         self.transactor
             .transact(Budget::default(), |txn, _| {
                 Box::pin(async move {
@@ -210,12 +256,19 @@ impl Store {
                         epoch: epoch.next(),
                         nonce,
                     };
+                    let tickets = txn
+                        .get_range(
+                            &keyspace::tickets_of(id),
+                            RangeLimit::pairs(TICKETS_READ_MAX),
+                            Isolation::Serializable,
+                        )
+                        .await?;
                     txn.clear_range(&keyspace::session_all(id));
                     txn.clear_range(&keyspace::delta_all(id));
                     txn.clear(&keyspace::session_of(tenant, workspace, id));
                     txn.clear_range(&keyspace::tickets_of(id));
-                    for hash in tickets {
-                        txn.clear(&keyspace::ticket(hash));
+                    for (key, _) in tickets.pairs {
+                        txn.clear(&keyspace::ticket(&hash_in_index(&key)?));
                     }
                     txn.set(&keyspace::session_owner(id), &owner.encode());
                     Ok::<(), StoreError>(())
@@ -230,8 +283,35 @@ impl SessionInfo {
     /// Whether the session has ended by itself.
     #[must_use]
     pub fn is_expired(&self, now: Timestamp) -> bool {
-        self.record.expires.is_some_and(|expires| expires <= now)
+        self.record.is_expired(now)
     }
+}
+
+/// Reads a session. The transaction is never committed, so there is nothing to conflict with.
+async fn read_session(
+    txn: &dyn Transaction,
+    tenant: TenantId,
+    id: SessionId,
+) -> Result<SessionInfo, StoreError> {
+    let what = format!("session {id}");
+    let found = txn
+        .get(&keyspace::session_meta(id), Isolation::Snapshot)
+        .await?;
+    let Some(found) = found else {
+        return Err(StoreError::NotFound { what });
+    };
+    let record = SessionRecord::decode(&found).map_err(damaged(&what))?;
+    if record.tenant != tenant {
+        return Err(StoreError::NotFound { what });
+    }
+    let found = txn
+        .get(&keyspace::session_flush(id), Isolation::Snapshot)
+        .await?;
+    let flush = match found {
+        Some(found) => FlushRecord::decode(&found).map_err(damaged(&what))?,
+        None => FlushRecord::default(),
+    };
+    Ok(SessionInfo { id, record, flush })
 }
 
 fn check_label(what: &str, label: &str) -> Result<(), StoreError> {

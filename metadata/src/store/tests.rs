@@ -139,6 +139,66 @@ async fn a_session_lives_from_open_to_close() {
 }
 
 #[tokio::test]
+async fn sessions_that_ended_by_themselves_are_found() {
+    let (store, clock, kv) = store().await;
+    store
+        .create_workspace(TenantId::DEFAULT, workspace("w"))
+        .await
+        .unwrap();
+    let mut sessions = Vec::new();
+    for ttl_seconds in [None, Some(10), Some(20)] {
+        let open = OpenSession {
+            ttl_seconds,
+            ..open("w")
+        };
+        let opened = store.open_session(TenantId::DEFAULT, open).await.unwrap();
+        sessions.push((TenantId::DEFAULT, opened.session.id));
+    }
+    let expired = async || store.expired_sessions(None).await.unwrap().sessions;
+    assert_eq!(expired().await, []);
+    clock.advance(std::time::Duration::from_secs(10));
+    assert_eq!(expired().await, sessions[1..2]);
+    // A damaged record hides none of the others.
+    let mut txn = kv.begin();
+    txn.set(&keyspace::session_meta(sessions[0].1), b"x");
+    txn.commit().await.unwrap();
+    clock.advance(std::time::Duration::from_secs(10));
+    assert_eq!(expired().await.len(), 2);
+    for (tenant, id) in &sessions[1..] {
+        store.close_session(*tenant, *id).await.unwrap();
+    }
+    assert_eq!(expired().await, []);
+}
+
+#[tokio::test]
+async fn expired_sessions_are_found_page_by_page() {
+    let (store, clock, _) = store().await;
+    store
+        .create_workspace(TenantId::DEFAULT, workspace("w"))
+        .await
+        .unwrap();
+    for _ in 0..1_001 {
+        let open = OpenSession {
+            ttl_seconds: Some(1),
+            ..open("w")
+        };
+        store.open_session(TenantId::DEFAULT, open).await.unwrap();
+    }
+    clock.advance(std::time::Duration::from_secs(1));
+    let (mut found, mut pages, mut after) = (0, 0, None);
+    loop {
+        let page = store.expired_sessions(after).await.unwrap();
+        found += page.sessions.len();
+        pages += 1;
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!((found, pages), (1_001, 3));
+}
+
+#[tokio::test]
 async fn tickets_expire_and_are_spent() {
     let (store, clock, _) = store().await;
     store
@@ -205,4 +265,49 @@ async fn two_handle_keys_live_at_a_time() {
     }
     let keys = store.handle_keys().await.unwrap().keys;
     assert!(keys[0].0 != keys[1].0 && keys[0].0 != 0);
+}
+
+#[tokio::test]
+async fn expired_tickets_make_room_for_new_ones() {
+    let (store, clock, kv) = store().await;
+    store
+        .create_workspace(TenantId::DEFAULT, workspace("w"))
+        .await
+        .unwrap();
+    let opened = store
+        .open_session(TenantId::DEFAULT, open("w"))
+        .await
+        .unwrap();
+    let id = opened.session.id;
+    let ends = NewTicket {
+        expires: Some(clock.wall().plus_seconds(10)),
+        ..NewTicket::of(id)
+    };
+    let make = async || store.create_ticket(TenantId::DEFAULT, ends.clone()).await;
+    for _ in 0..999 {
+        make().await.unwrap();
+    }
+    let refused = make().await;
+    assert!(matches!(refused, Err(StoreError::Invalid { .. })));
+    clock.advance(std::time::Duration::from_secs(10));
+    make().await.unwrap();
+    let left = store.tickets(TenantId::DEFAULT, id).await.unwrap();
+    assert_eq!(left.len(), 2);
+    store.close_session(TenantId::DEFAULT, id).await.unwrap();
+    let closed = make().await;
+    assert!(matches!(closed, Err(StoreError::NotFound { .. })));
+    // Nothing of a ticket is left.
+    let all = crate::kv::KeyRange::prefix(b"");
+    let txn = kv.begin();
+    let limit = crate::kv::RangeLimit::pairs(1000);
+    let page = txn.get_range(&all, limit, Isolation::Snapshot);
+    let ticket = keyspace::ticket(&[0; 32])[0];
+    let index = keyspace::tickets_of(id).start[0];
+    assert!(
+        page.await
+            .unwrap()
+            .pairs
+            .iter()
+            .all(|(key, _)| key[0] != ticket && key[0] != index)
+    );
 }

@@ -23,6 +23,9 @@ pub struct TicketInfo {
     pub record: TicketRecord,
 }
 
+/// Most tickets of one session that are read: two that are made at once may go beyond the limit.
+pub(super) const TICKETS_READ_MAX: usize = TICKETS_MAX * 2;
+
 /// Letters of the base-32 alphabet: lower case, without what is easily confused.
 const LETTERS: &[u8; 32] = b"abcdefghjkmnpqrstuvwxyz023456789";
 
@@ -82,21 +85,52 @@ impl Store {
     ) -> Result<String, StoreError> {
         self.session(tenant, ticket.session).await?;
         if self.ticket_hashes(ticket.session).await?.len() >= TICKETS_MAX {
-            let why = format!("a session has at most {TICKETS_MAX} tickets: close the session");
+            self.remove_expired_tickets(tenant, ticket.session).await?;
+        }
+        if self.ticket_hashes(ticket.session).await?.len() >= TICKETS_MAX {
+            let why = format!(
+                "session {} has {TICKETS_MAX} tickets, the most there may be: end some of them, or \
+                 give them an end of their own",
+                ticket.session
+            );
             return Err(StoreError::Invalid { why });
         }
         let text = self.ticket_text();
         let (ticket, kept) = (&ticket, text.as_str());
         self.transactor
             .transact(Budget::default(), |txn, _| {
-                // A blind write under a fresh hash: right however often it is applied.
+                // Under a fresh hash: right however often it is applied.
                 Box::pin(async move {
+                    // A session that is closed meanwhile must leave no ticket behind.
+                    let session = keyspace::session_meta(ticket.session);
+                    if txn.get(&session, Isolation::Serializable).await?.is_none() {
+                        return Err(StoreError::NotFound {
+                            what: format!("session {}", ticket.session),
+                        });
+                    }
                     write_ticket(txn, ticket, kept);
-                    Ok::<(), StoreError>(())
+                    Ok(())
                 })
             })
             .await?;
         Ok(text)
+    }
+
+    async fn remove_expired_tickets(
+        &self,
+        tenant: TenantId,
+        session: SessionId,
+    ) -> Result<(), StoreError> {
+        let now = self.clock.wall();
+        for ticket in self.tickets(tenant, session).await? {
+            if ticket.record.is_expired(now) {
+                match self.revoke_ticket(tenant, session, &ticket.id).await {
+                    Ok(()) | Err(StoreError::NotFound { .. }) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(())
     }
 
     /// What the ticket with this text grants. A ticket for one use is spent by this.
@@ -112,10 +146,7 @@ impl Store {
         let hash = hash(text);
         let found = self.read(&keyspace::ticket(&hash), "mount ticket").await?;
         let ticket = TicketRecord::decode(&found).map_err(damaged("mount ticket"))?;
-        if ticket
-            .expires
-            .is_some_and(|expires| expires <= self.clock.wall())
-        {
+        if ticket.is_expired(self.clock.wall()) {
             return Err(StoreError::Expired {
                 what: "mount ticket".into(),
             });
@@ -204,22 +235,15 @@ impl Store {
     /// Hashes of a session's tickets.
     pub(super) async fn ticket_hashes(&self, id: SessionId) -> Result<Vec<[u8; 32]>, StoreError> {
         let txn = self.transactor.kv().begin();
-        let limit = RangeLimit::pairs(TICKETS_MAX * 2);
+        let limit = RangeLimit::pairs(TICKETS_READ_MAX);
         // A listing of its own, never committed.
         let page = txn
             .get_range(&keyspace::tickets_of(id), limit, Isolation::Snapshot)
             .await?;
-        let hash_of = |key: &[u8]| {
-            let mut fields = KeyReader::new(key);
-            let (_table, _session) = (fields.u8()?, fields.u64()?);
-            fields.array()
-        };
-        let hashes: Result<_, keyspace::KeyError> =
-            page.pairs.iter().map(|(key, _)| hash_of(key)).collect();
-        hashes.map_err(|error| StoreError::Corrupt {
-            what: "ticket index".into(),
-            why: error.to_string(),
-        })
+        page.pairs
+            .iter()
+            .map(|(key, _)| hash_in_index(key))
+            .collect()
     }
 
     /// Makes an API token for a tenant and returns its text, which is nowhere stored.
@@ -290,6 +314,19 @@ pub(super) fn write_ticket(txn: &mut dyn Transaction, ticket: &NewTicket, text: 
     };
     txn.set(&keyspace::ticket(&hash), &record.encode());
     txn.set(&keyspace::ticket_of(ticket.session, &hash), &[]);
+}
+
+/// The ticket's hash in a key of [`keyspace::tickets_of`].
+pub(super) fn hash_in_index(key: &[u8]) -> Result<[u8; 32], StoreError> {
+    let mut fields = KeyReader::new(key);
+    let mut read = || {
+        let (_table, _session) = (fields.u8()?, fields.u64()?);
+        fields.array()
+    };
+    read().map_err(|error: keyspace::KeyError| StoreError::Corrupt {
+        what: "ticket index".into(),
+        why: error.to_string(),
+    })
 }
 
 /// What is stored of a text.
