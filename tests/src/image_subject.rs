@@ -91,6 +91,7 @@ struct Writing {
 pub struct ImageSubject {
     image: Image,
     config: ImageConfig,
+    hash_bits: Option<u32>,
     store: Store,
     totals: Totals,
     chunks: HashMap<ChunkId, Bytes>,
@@ -104,9 +105,9 @@ pub struct ImageSubject {
 }
 
 impl ImageSubject {
-    /// An empty filesystem.
+    /// An empty filesystem; with `hash_bits` its name hashes have so few bits that names collide.
     #[must_use]
-    pub fn new(config: ImageConfig, seed: u64) -> Self {
+    pub fn new(config: ImageConfig, hash_bits: Option<u32>, seed: u64) -> Self {
         let totals = Totals {
             usage: Usage {
                 bytes: 0,
@@ -118,8 +119,9 @@ impl ImageSubject {
             },
         };
         Self {
-            image: Image::new(config.clone(), totals),
+            image: new_image(&config, totals, hash_bits),
             config,
+            hash_bits,
             store: Store::new(),
             totals,
             chunks: HashMap::new(),
@@ -197,7 +199,7 @@ impl ImageSubject {
         self.writing.clear();
         self.early.clear();
         self.config.read_only = read_only;
-        self.image = Image::new(self.config.clone(), self.totals);
+        self.image = new_image(&self.config, self.totals, self.hash_bits);
     }
 
     fn apply(&mut self, flush: &Flush) {
@@ -269,6 +271,17 @@ impl ImageSubject {
         if self.writing.remove(&inode).is_some() {
             self.image.abandon_write(inode);
         }
+    }
+
+    /// Gives a file's unwritten data up, as after a full disk. Returns whether there was any.
+    pub fn discard(&mut self, inode: InodeId) -> bool {
+        self.abandon_write(inode);
+        let unwritten = self.image.has_unwritten(inode);
+        let ((), ran) = self.image.run(|image| image.discard_unwritten(inode));
+        if ran.changed != unwritten {
+            self.complain("a loss was not recorded");
+        }
+        unwritten
     }
 
     fn store_block(&mut self, job: &BlockJob) -> Block {
@@ -406,8 +419,13 @@ impl ImageSubject {
             Miss::Inode(inode) => self.fetch_inode(inode),
             Miss::Entries { dir, from } => self.fetch_entries(dir, from),
             Miss::Blocks { inode, first, last } => {
+                let missed = first;
                 let first = first.saturating_sub(self.rng.random_range(0..2));
-                let last = last.saturating_add(self.rng.random_range(0..3));
+                // Perhaps not all that is missed, or more.
+                let last = match self.rng.random_range(0..3) {
+                    0 => missed,
+                    more => last.saturating_add(more),
+                };
                 let mut found = Vec::new();
                 for (key, value) in self.scan(&keys::blocks(inode, first, last)) {
                     if let Ok(ImageKey::Block { index, .. }) = keys::decode(key) {
@@ -480,6 +498,14 @@ impl ImageSubject {
             }
         }
     }
+}
+
+fn new_image(config: &ImageConfig, totals: Totals, hash_bits: Option<u32>) -> Image {
+    let mut image = Image::new(config.clone(), totals);
+    if let Some(bits) = hash_bits {
+        image.coarsen_names(bits);
+    }
+    image
 }
 
 fn index(number: u32) -> usize {
@@ -619,10 +645,12 @@ impl Subject for ImageSubject {
         cookie: u64,
         count: usize,
     ) -> Result<ListReply, FsError> {
-        let mut entries = Vec::new();
+        let with_attributes: bool = self.rng.random();
+        let mut entries: Vec<Listed> = Vec::new();
+        let mut differs = None;
         let listing = self.run(|image| {
             entries.clear();
-            ops::list(image, cx, dir, cookie, |hash, group| {
+            let mut take = |hash, group: &[(Name, Entry)]| {
                 // Names with one cookie are not split, so that none is lost between two replies.
                 if !entries.is_empty() && entries.len() + group.len() > count {
                     return false;
@@ -634,8 +662,23 @@ impl Subject for ImageSubject {
                     kind: Some(entry.kind),
                 }));
                 true
+            };
+            if !with_attributes {
+                return ops::list(image, cx, dir, cookie, take);
+            }
+            ops::list_with(image, cx, dir, cookie, |hash, group, peek| {
+                for (_, entry) in group {
+                    let kind = peek.stat(entry.inode).map(|stat| stat.map(|it| it.kind));
+                    if kind.is_some_and(|kind| kind != Some(entry.kind)) {
+                        differs = Some(*entry);
+                    }
+                }
+                take(hash, group)
             })
         })?;
+        if let Some(entry) = differs {
+            self.complain(&format!("{entry:?} is something else"));
+        }
         Ok(ListReply {
             dir: listing.dir,
             parent: Some(listing.parent),

@@ -222,7 +222,7 @@ impl Model {
             }
             (Op::Commit { inode }, Answer::Committed(got)) => self.commit(*inode, got),
             (Op::Create { dir, name, how }, Answer::Created(got)) => {
-                self.create(caller, now, (*dir, name), how, got)
+                self.create(caller, now, (*dir, name.as_ref()), how, got)
             }
             (
                 Op::Make {
@@ -232,12 +232,12 @@ impl Model {
                     attrs,
                 },
                 Answer::Created(got),
-            ) => self.make(caller, now, (*dir, name), (node, attrs), got),
+            ) => self.make(caller, now, (*dir, name.as_ref()), (node, attrs), got),
             (Op::Remove { dir, name }, Answer::Removed(got)) => {
-                self.remove(caller, now, (*dir, name), got)
+                self.remove(caller, now, (*dir, name.as_ref()), got)
             }
             (Op::Rmdir { dir, name }, Answer::Removed(got)) => {
-                self.rmdir(caller, now, (*dir, name), got)
+                self.rmdir(caller, now, (*dir, name.as_ref()), got)
             }
             (
                 Op::Rename {
@@ -247,9 +247,15 @@ impl Model {
                     to_name,
                 },
                 Answer::Renamed(got),
-            ) => self.rename(caller, now, (*from_dir, from_name), (*to_dir, to_name), got),
+            ) => self.rename(
+                caller,
+                now,
+                (*from_dir, from_name.as_ref()),
+                (*to_dir, to_name.as_ref()),
+                got,
+            ),
             (Op::Link { inode, dir, name }, Answer::Linked(got)) => {
-                self.link(caller, now, *inode, (*dir, name), got)
+                self.link(caller, now, *inode, (*dir, name.as_ref()), got)
             }
             (Op::List { dir, cookie, count }, Answer::Listed(got)) => {
                 self.list(caller, *dir, (*cookie, *count), got)

@@ -34,7 +34,7 @@ pub enum Op {
     },
     Lookup {
         dir: InodeId,
-        name: Vec<u8>,
+        name: Bytes,
     },
     Access {
         inode: InodeId,
@@ -58,39 +58,62 @@ pub enum Op {
     },
     Create {
         dir: InodeId,
-        name: Vec<u8>,
+        name: Bytes,
         how: How,
     },
     Make {
         dir: InodeId,
-        name: Vec<u8>,
+        name: Bytes,
         node: Node,
         attrs: SetAttrs,
     },
     Remove {
         dir: InodeId,
-        name: Vec<u8>,
+        name: Bytes,
     },
     Rmdir {
         dir: InodeId,
-        name: Vec<u8>,
+        name: Bytes,
     },
     Rename {
         from_dir: InodeId,
-        from_name: Vec<u8>,
+        from_name: Bytes,
         to_dir: InodeId,
-        to_name: Vec<u8>,
+        to_name: Bytes,
     },
     Link {
         inode: InodeId,
         dir: InodeId,
-        name: Vec<u8>,
+        name: Bytes,
     },
     List {
         dir: InodeId,
         cookie: u64,
         count: usize,
     },
+}
+
+impl Op {
+    /// The inode the operation is about, if it is about one only.
+    #[must_use]
+    pub fn subject(&self) -> Option<InodeId> {
+        match self {
+            Self::Getattr { inode }
+            | Self::Setattr { inode, .. }
+            | Self::Access { inode }
+            | Self::Readlink { inode }
+            | Self::Read { inode, .. }
+            | Self::Write { inode, .. }
+            | Self::Commit { inode } => Some(*inode),
+            Self::Lookup { dir, .. }
+            | Self::Create { dir, .. }
+            | Self::Make { dir, .. }
+            | Self::Remove { dir, .. }
+            | Self::Rmdir { dir, .. }
+            | Self::List { dir, .. } => Some(*dir),
+            Self::Rename { .. } | Self::Link { .. } => None,
+        }
+    }
 }
 
 /// What READ gave.

@@ -27,6 +27,10 @@ const CURSORS_MAX: usize = 4;
 /// Unconfirmed states of a file after which it is settled.
 const UNSETTLED_MAX: usize = 12;
 
+/// Bytes after which written data repeats: no divisor of a block's size, so that what lands in
+/// another block shows.
+const CYCLE: u64 = 251;
+
 /// What happens next.
 #[derive(Clone, Debug)]
 pub enum Step {
@@ -53,6 +57,7 @@ pub enum Background {
     BeginWrite { inode: InodeId, bytes_max: usize },
     FinishWrite,
     AbandonWrite,
+    Discard(InodeId),
     BeginFlush,
     FinishFlush,
     Evict { target: usize },
@@ -139,7 +144,7 @@ pub struct Workload {
     config: WorkloadConfig,
     weights: Vec<(Kind, u32)>,
     callers: Vec<Caller>,
-    names: Vec<Vec<u8>>,
+    names: Vec<Bytes>,
     now: Timestamp,
     written: u64,
     gone: Vec<InodeId>,
@@ -148,32 +153,26 @@ pub struct Workload {
 }
 
 /// Names that can be made.
-fn good_names() -> Vec<Vec<u8>> {
-    vec![
-        b"a".to_vec(),
-        b"b".to_vec(),
-        b"c".to_vec(),
-        b"dd".to_vec(),
-        b"...".to_vec(),
-        b" ".to_vec(),
-        b"\xff\xfe\x80".to_vec(),
-        b"\n\x01".to_vec(),
-        vec![b'x'; 255],
-        vec![0xc3; 254],
-    ]
+fn good_names() -> Vec<Bytes> {
+    let names: [&[u8]; 10] = [
+        b"a",
+        b"b",
+        b"c",
+        b"dd",
+        b"...",
+        b" ",
+        b"\xff\xfe\x80",
+        b"\n\x01",
+        &[b'x'; 255],
+        &[0xc3; 254],
+    ];
+    names.map(Bytes::from_static).to_vec()
 }
 
 /// Names that cannot.
-fn bad_names() -> Vec<Vec<u8>> {
-    vec![
-        b".".to_vec(),
-        b"..".to_vec(),
-        Vec::new(),
-        b"a/b".to_vec(),
-        b"a\0".to_vec(),
-        vec![b'y'; 256],
-        vec![b'z'; 300],
-    ]
+fn bad_names() -> Vec<Bytes> {
+    let names: [&[u8]; 7] = [b".", b"..", b"", b"a/b", b"a\0", &[b'y'; 256], &[b'z'; 300]];
+    names.map(Bytes::from_static).to_vec()
 }
 
 fn user(uid: u32, gid: u32, groups: &[u32]) -> Caller {
@@ -378,16 +377,17 @@ impl Workload {
     fn background(&mut self, kind: Kind, model: &Model) -> Background {
         match kind {
             Kind::Settle => Background::Settle(self.dirty(model)),
-            Kind::WriteBack => match self.rng.random_range(0..8) {
-                0..4 => Background::BeginWrite {
+            Kind::WriteBack => match self.rng.random_range(0..24) {
+                0 => Background::Discard(self.dirty(model)),
+                1 | 2 => Background::AbandonWrite,
+                3..12 => Background::BeginWrite {
                     inode: self.dirty(model),
                     bytes_max: [1, 5_000, usize::MAX]
                         .choose(&mut self.rng)
                         .copied()
                         .unwrap_or(1),
                 },
-                4..7 => Background::FinishWrite,
-                _ => Background::AbandonWrite,
+                _ => Background::FinishWrite,
             },
             Kind::Flush if self.rng.random() => Background::BeginFlush,
             Kind::Flush => Background::FinishFlush,
@@ -475,7 +475,7 @@ impl Workload {
         self.of_kind(model, FileKind::Directory)
     }
 
-    fn name(&mut self) -> Vec<u8> {
+    fn name(&mut self) -> Bytes {
         let pool = if self.rng.random_ratio(1, 16) {
             &bad_names()
         } else {
@@ -485,13 +485,13 @@ impl Workload {
     }
 
     /// A place that most likely has something.
-    fn taken(&mut self, model: &Model) -> (InodeId, Vec<u8>) {
+    fn taken(&mut self, model: &Model) -> (InodeId, Bytes) {
         let dir = self.dir(model);
         let names: Vec<&[u8]> = model.names(dir).map(|(name, _)| name).collect();
         if self.rng.random_ratio(3, 4)
             && let Some(name) = names.choose(&mut self.rng)
         {
-            return (dir, name.to_vec());
+            return (dir, Bytes::copy_from_slice(name));
         }
         (dir, self.name())
     }
@@ -709,10 +709,13 @@ impl Workload {
         };
         // Every write has other bytes, and none is zero.
         self.written += 1;
-        let length = self.length();
-        let data: Vec<u8> = (0..length)
-            .map(|at| u8::try_from((self.written * 17 + at) % 255 + 1).unwrap_or(1))
+        let length = usize::try_from(self.length()).unwrap_or(0);
+        let first = self.written * 17;
+        let cycle: Vec<u8> = (first..first + CYCLE)
+            .map(|at| u8::try_from(at % CYCLE + 1).unwrap_or(1))
             .collect();
+        let mut data = cycle.repeat(length.div_ceil(cycle.len()));
+        data.truncate(length);
         Op::Write {
             inode,
             offset,

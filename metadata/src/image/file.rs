@@ -313,8 +313,9 @@ impl Image {
         self.buffered_bytes = self.buffered_bytes + after.buffered - before.buffered;
         self.visible_bytes = self.visible_bytes + after.visible - before.visible;
         self.usage.bytes = self.usage.bytes + after.stable - before.stable;
-        self.changes
-            .clear(keys::blocks_from(inode, edge.saturating_add(1)));
+        if let Some(after) = edge.checked_add(1) {
+            self.changes.clear(keys::blocks_from(inode, after));
+        }
         match edge_value {
             // An inline content is part of the attributes, which the caller records.
             Some(value) if edge_end > keep && !edge_inline => {
@@ -380,8 +381,11 @@ impl FileData {
 
     /// Keeps the first `keep` bytes of block `edge` and nothing after them.
     fn drop_from(&mut self, edge: u32, keep: u32) {
+        let after = edge.checked_add(1);
         for buffer in [&mut self.dirty, &mut self.writing] {
-            drop(buffer.split_off(&edge.saturating_add(1)));
+            if let Some(after) = after {
+                drop(buffer.split_off(&after));
+            }
             if let Some(extents) = buffer.get_mut(&edge) {
                 extents.cut(keep);
                 if extents.is_empty() {
@@ -391,7 +395,9 @@ impl FileData {
         }
         let dirty = &self.dirty;
         self.since.retain(|at, _| dirty.contains_key(at));
-        drop(self.blocks.split_off(&edge.saturating_add(1)));
+        if let Some(after) = after {
+            drop(self.blocks.split_off(&after));
+        }
         if let Some(block) = self.blocks.get_mut(&edge) {
             block.cut(keep);
             if block.is_hole() {

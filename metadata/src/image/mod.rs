@@ -148,6 +148,13 @@ impl Image {
         }
     }
 
+    /// Keeps only the first `bits` bits of name hashes, so that names collide. Only before anything
+    /// is loaded, and only in tests.
+    #[cfg(feature = "testing")]
+    pub fn coarsen_names(&mut self, bits: u32) {
+        self.hasher = NameHasher::coarse(self.config.name_key, bits);
+    }
+
     /// Runs an operation and says what its reply has to wait for.
     pub fn run<T>(&mut self, operation: impl FnOnce(&mut Self) -> T) -> (T, Ran) {
         self.watermark = 0;

@@ -10,13 +10,29 @@ const HASH_BITS: u32 = 62;
 #[derive(Clone)]
 pub struct NameHasher {
     key: [u8; 32],
+    /// Bits of the hash that count: all, but in tests of names that collide.
+    mask: u64,
 }
 
 impl NameHasher {
     /// A hasher with this secret.
     #[must_use]
     pub fn new(key: [u8; 32]) -> Self {
-        Self { key }
+        Self {
+            key,
+            mask: u64::MAX,
+        }
+    }
+
+    /// A hasher that keeps only the first `bits` bits, so that names collide.
+    #[cfg(feature = "testing")]
+    #[must_use]
+    pub fn coarse(key: [u8; 32], bits: u32) -> Self {
+        let dropped = HASH_BITS.saturating_sub(bits);
+        Self {
+            key,
+            mask: u64::MAX << dropped,
+        }
     }
 
     /// The 62-bit hash of a name.
@@ -24,7 +40,7 @@ impl NameHasher {
     pub fn hash(&self, name: &[u8]) -> u64 {
         let hash = blake3::keyed_hash(&self.key, name);
         let first = hash.as_bytes().first_chunk().copied().unwrap_or_default();
-        u64::from_be_bytes(first) >> (64 - HASH_BITS)
+        (u64::from_be_bytes(first) >> (64 - HASH_BITS)) & self.mask
     }
 }
 

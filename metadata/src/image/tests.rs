@@ -135,3 +135,123 @@ fn a_miss_of_blocks_names_the_first_gap() {
     image.install_blocks(inode, 10, 200, Vec::new());
     assert_eq!(miss(&mut image), Ok(()));
 }
+
+fn set_size(image: &mut Image, inode: InodeId, size: u64) {
+    let caller = Caller::root();
+    let cx = Context {
+        caller: &caller,
+        now: Timestamp::new(4, 0),
+    };
+    let attrs = SetAttrs {
+        size: Some(size),
+        ..SetAttrs::default()
+    };
+    image
+        .run(|image| ops::set_attributes(image, cx, inode, attrs, None))
+        .0
+        .unwrap();
+}
+
+fn store(job: WriteJob) -> Vec<(u32, Block)> {
+    let store = |job: BlockJob| (job.index, job.base.absorb(&job.over).unwrap());
+    job.blocks.into_iter().map(store).collect()
+}
+
+/// All bytes of a file whose content is in memory.
+fn content(image: &mut Image, inode: InodeId, offset: u64) -> Vec<u8> {
+    let caller = Caller::root();
+    let cx = Context {
+        caller: &caller,
+        now: Timestamp::new(5, 0),
+    };
+    let (read, _) = image.run(|image| ops::read(image, cx, inode, offset, 100_000));
+    let mut bytes = Vec::new();
+    for piece in read.unwrap().pieces {
+        match piece {
+            Piece::Zero(length) => bytes.resize(bytes.len() + usize::try_from(length).unwrap(), 0),
+            Piece::Bytes(part) => bytes.extend_from_slice(&part),
+            Piece::Chunk { .. } => panic!("no chunk was made"),
+        }
+    }
+    bytes
+}
+
+/// A write-back of which a truncation left nothing still runs: what is written and settled after
+/// the truncation must outlive its end.
+#[test]
+fn a_write_back_that_was_cut_away_ends_without_harm() {
+    let mut image = image();
+    let inode = file(&mut image);
+    write(&mut image, inode, 0, 100);
+    let job = image.begin_write(inode, usize::MAX).unwrap();
+    set_size(&mut image, inode, 0);
+    assert!(image.is_writing(inode));
+    write(&mut image, inode, 0, 3);
+    assert!(image.begin_write(inode, usize::MAX).is_none());
+    assert!(!image.run(|image| image.settle_small(inode)).0);
+    image.run(|image| image.finish_write(inode, store(job)));
+    assert!(image.run(|image| image.settle_small(inode)).0);
+    assert_eq!(content(&mut image, inode, 0), [7; 3]);
+}
+
+/// Blocks are numbered up to `u32::MAX`, so there is one after which no other can be.
+#[test]
+fn a_cut_in_the_last_block_keeps_what_is_before_it() {
+    let mut image = image();
+    let inode = file(&mut image);
+    let last = image.file_bytes_max() - 4096;
+    write(&mut image, inode, last, 10);
+    image.run(|image| image.settle_small(inode));
+    set_size(&mut image, inode, last + 20);
+    set_size(&mut image, inode, last + 15);
+    assert_eq!(content(&mut image, inode, last)[..10], [7; 10]);
+    let (changes, _) = image.take_changes();
+    let key = crate::keyspace::image::block(inode, u32::MAX);
+    assert!(
+        changes
+            .keys()
+            .any(|(at, value)| at == key && value.is_some())
+    );
+    assert!(changes.clears().iter().all(|range| *range.start > *key));
+}
+
+/// Data that could not be stored is gone, and the file says so by times that do not go back when
+/// it is loaded anew.
+#[test]
+fn discarded_data_leaves_a_recorded_change() {
+    let mut image = image();
+    let inode = file(&mut image);
+    write(&mut image, inode, 0, 100);
+    let shown = image.peek(inode).unwrap();
+    let ((), ran) = image.run(|image| image.discard_unwritten(inode));
+    let left = image.peek(inode).unwrap();
+    assert!(ran.changed && left.ctime > shown.ctime);
+    assert_eq!((left.size, left.used, image.buffered_bytes()), (0, 0, 0));
+    let (changes, _) = image.take_changes();
+    let key = crate::keyspace::image::inode(inode);
+    let (_, value) = changes.keys().find(|(at, _)| *at == key).unwrap();
+    assert_eq!(
+        InodeRecord::decode(inode, value.unwrap()).unwrap().stat,
+        left
+    );
+}
+
+/// Overwriting needs no room, also where a page is not full or the quota is used up.
+#[test]
+fn overwriting_succeeds_at_the_quota() {
+    let mut image = image();
+    let inode = file(&mut image);
+    write(&mut image, inode, 0, 3 * 4096);
+    image.config.bytes_max = 3 * 4096;
+    write(&mut image, inode, 100, 4096);
+    image.config.bytes_max = 4096;
+    write(&mut image, inode, 5000, 10);
+    let caller = Caller::root();
+    let cx = Context {
+        caller: &caller,
+        now: Timestamp::new(6, 0),
+    };
+    let data = Bytes::from_static(b"x");
+    let (more, _) = image.run(|image| ops::write(image, cx, inode, 3 * 4096, &data));
+    assert_eq!(more.unwrap_err(), FsError::QuotaExceeded.into());
+}

@@ -230,7 +230,8 @@ impl Image {
     }
 
     /// Drops a file's unwritten data after it could not be stored, and shows the file as it is
-    /// stored. The client learns of it by the error that the caller returns.
+    /// stored. The client learns of it by the error that the caller returns, and by a new ctime.
+    /// Runs inside [`Image::run`].
     pub fn discard_unwritten(&mut self, inode: InodeId) {
         let Some(Slot::Live(cell)) = self.cells.get_mut(&inode) else {
             return;
@@ -238,6 +239,9 @@ impl Image {
         let Content::File(file) = &mut cell.content else {
             return;
         };
+        if file.is_clean() {
+            return;
+        }
         self.buffered_bytes -= file.buffered_bytes();
         file.dirty.clear();
         file.since.clear();
@@ -245,8 +249,13 @@ impl Image {
         file.writing_since = u64::MAX;
         file.cut = file.cut.min(file.stable_size);
         self.visible_bytes = self.visible_bytes + file.stable_used - cell.stat.used;
-        cell.stat.used = file.stable_used;
-        cell.stat.size = file.stable_size;
+        let stat = &mut cell.stat;
+        stat.used = file.stable_used;
+        stat.size = file.stable_size;
+        // The times that the lost writes showed were never recorded. They must not come back.
+        stat.ctime = stat.ctime.tick();
+        stat.mtime = stat.ctime;
+        self.put_attributes(inode);
     }
 
     /// Puts blocks into the map and records them, with the attributes that now hold.

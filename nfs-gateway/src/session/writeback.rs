@@ -141,7 +141,10 @@ impl Session {
             Err(error) => {
                 state.image.abandon_write(inode);
                 if error == ChunkError::NoSpace {
-                    state.image.discard_unwritten(inode);
+                    let (_, ran) = state.image.run(|image| image.discard_unwritten(inode));
+                    if ran.changed {
+                        self.kick_flush(&mut state);
+                    }
                     state.losses += 1;
                     self.shared.counters.discarded.count();
                 }

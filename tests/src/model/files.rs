@@ -221,7 +221,9 @@ impl Model {
             let (least, most) = self.used();
             let (old_least, old_most) = self.used_of(node);
             let (new_least, new_most) = grown.used(self.limits.block_bytes);
-            let exceeds = least - old_least + new_least > self.limits.bytes_max;
+            // What fills a hole may need no more room, and what needs none is never refused.
+            let grows = new_least > old_most;
+            let exceeds = grows && least - old_least + new_least > self.limits.bytes_max;
             let may_exceed = most - old_most + new_most > self.limits.bytes_max;
             faults.must(exceeds, FsError::QuotaExceeded);
             faults.may(may_exceed, FsError::QuotaExceeded);
@@ -261,6 +263,15 @@ impl Model {
             && let Body::File(file) = &mut node.body
         {
             file.older.clear();
+        }
+    }
+
+    /// Everything written to a file up to its state `number` is confirmed.
+    pub fn settle_until(&mut self, inode: InodeId, number: u64) {
+        if let Some(node) = self.nodes.get_mut(&inode)
+            && let Body::File(file) = &mut node.body
+        {
+            file.older.retain(|version| version.number >= number);
         }
     }
 

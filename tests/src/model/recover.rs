@@ -1,6 +1,7 @@
 //! After a crash: what unconfirmed data came to, and whether everything else is as it was.
 
 use base::{Caller, InodeId, Timestamp};
+use bytes::Bytes;
 use metadata::stat::{FileKind, Stat};
 
 use super::content::{Content, index};
@@ -33,19 +34,43 @@ impl Model {
             .filter(|inode| self.unsettled(*inode) > 0)
             .collect();
         for inode in unsettled {
-            let root = Caller::root();
-            let cx = metadata::ops::Context { caller: &root, now };
-            let stat = subject
-                .getattr(cx, inode)
-                .map_err(|error| format!("{inode:?} is lost: {error}"))?;
-            let count = u32::try_from(stat.size).map_err(|_| "size beyond reason".to_owned())?;
-            let read = subject
-                .read(cx, inode, 0, count)
-                .map_err(|error| format!("{inode:?} cannot be read: {error}"))?;
-            self.adopt(inode, &stat, &read.data)
-                .map_err(|error| format!("{inode:?} after a crash: {error}"))?;
+            self.take_over(subject, now, inode)?;
         }
         Ok(())
+    }
+
+    /// Takes over what is left of a file whose unconfirmed data was given up: it says so by a later
+    /// ctime.
+    ///
+    /// # Errors
+    ///
+    /// As [`Model::recover`].
+    pub fn discard(
+        &mut self,
+        subject: &mut impl Subject,
+        now: Timestamp,
+        inode: InodeId,
+    ) -> Verdict {
+        if let Some(node) = self.nodes.get_mut(&inode) {
+            node.ctime = node.ctime.tick();
+            node.mtime = node.ctime;
+            node.confirm_attributes();
+        }
+        self.take_over(subject, now, inode)
+    }
+
+    fn take_over(&mut self, subject: &mut impl Subject, now: Timestamp, inode: InodeId) -> Verdict {
+        let root = Caller::root();
+        let cx = metadata::ops::Context { caller: &root, now };
+        let stat = subject
+            .getattr(cx, inode)
+            .map_err(|error| format!("{inode:?} is lost: {error}"))?;
+        let count = u32::try_from(stat.size).map_err(|_| "size beyond reason".to_owned())?;
+        let read = subject
+            .read(cx, inode, 0, count)
+            .map_err(|error| format!("{inode:?} cannot be read: {error}"))?;
+        self.adopt(inode, &stat, &read.data)
+            .map_err(|error| format!("{inode:?} without unconfirmed data: {error}"))
     }
 
     /// Accepts `stat` and `bytes` as what is left of an unsettled file.
@@ -172,6 +197,7 @@ impl Model {
         })?;
         let names: Vec<Vec<u8>> = self.names(dir).map(|(name, _)| name.to_vec()).collect();
         for name in names {
+            let name = name.into();
             self.ask(subject, now, Op::Lookup { dir, name })?;
         }
         self.ask(
@@ -179,7 +205,7 @@ impl Model {
             now,
             Op::Lookup {
                 dir,
-                name: b"..".to_vec(),
+                name: Bytes::from_static(b".."),
             },
         )
     }
