@@ -23,12 +23,14 @@
 //! | `s` | session | h16, session: u64, `q` | `FlushRecord`: number of the last flush, totals |
 //! | `s` | session | h16, session: u64, `x`, xid: u32, hash: 16 bytes | `ReplyRecord`: a stored reply |
 //! | `d` | delta | h16, session: u64, generation: u32, image key | tag byte, then the image value |
+//! | `G` | layer users | session: u64, generation: u32, user: u64 | empty: session `user` lists the frozen layer |
 //!
 //! Image keys, within a delta (and later a tree):
 //!
 //! | fields | value |
 //! |--------|-------|
 //! | inode: u64, `0` | `InodeRecord`: attributes, symlink target, content of a small file |
+//! | inode: u64, `0`, block: u32 | empty, in deltas only: blocks from here on in lower layers are gone |
 //! | inode: u64, `1`, h62(name): u64, name: bytes to end | `Entry` |
 //! | inode: u64, `2`, block: u32 | `Block` |
 //! | inode: u64, `4`, parent: u64, name: bytes to end | empty: a further hard link |
@@ -37,7 +39,7 @@ mod decode;
 
 use base::{SessionId, TenantId, WorkspaceId};
 
-pub use decode::{Key, decode, decode_delta_session};
+pub use decode::{Key, decode, decode_delta_layer};
 
 use crate::kv::KeyRange;
 
@@ -56,6 +58,7 @@ mod table {
     pub(super) const TICKETS_OF: u8 = b'M';
     pub(super) const SESSION: u8 = b's';
     pub(super) const DELTA: u8 = b'd';
+    pub(super) const LAYER_USERS: u8 = b'G';
 }
 
 /// Sub-tables of a session.
@@ -345,6 +348,32 @@ pub fn delta(session: SessionId, generation: u32) -> Vec<u8> {
     key(table::DELTA, &[&spread, &raw, &generation.to_be_bytes()])
 }
 
+/// The mark that session `user` lists a frozen layer.
+#[must_use]
+pub fn layer_user(session: SessionId, generation: u32, user: SessionId) -> Vec<u8> {
+    let (session, user) = (session.raw().to_be_bytes(), user.raw().to_be_bytes());
+    key(
+        table::LAYER_USERS,
+        &[&session, &generation.to_be_bytes(), &user],
+    )
+}
+
+/// The marks of all sessions that list a frozen layer.
+#[must_use]
+pub fn layer_users(session: SessionId, generation: u32) -> KeyRange {
+    let session = session.raw().to_be_bytes();
+    KeyRange::prefix(&key(
+        table::LAYER_USERS,
+        &[&session, &generation.to_be_bytes()],
+    ))
+}
+
+/// One generation of a session's delta.
+#[must_use]
+pub fn delta_range(session: SessionId, generation: u32) -> KeyRange {
+    KeyRange::prefix(&delta(session, generation))
+}
+
 /// All generations of a session's delta.
 #[must_use]
 pub fn delta_all(session: SessionId) -> KeyRange {
@@ -408,6 +437,27 @@ pub mod image {
             /// The link's name.
             name: Name,
         },
+        /// Blocks of lower layers are gone from here on.
+        Cut {
+            /// The file.
+            inode: InodeId,
+            /// The first block that is gone.
+            first: u32,
+        },
+    }
+
+    impl ImageKey {
+        /// The inode whose key it is.
+        #[must_use]
+        pub fn inode(&self) -> InodeId {
+            match self {
+                Self::Inode(inode)
+                | Self::Block { inode, .. }
+                | Self::Link { inode, .. }
+                | Self::Cut { inode, .. } => *inode,
+                Self::Entry { dir, .. } => *dir,
+            }
+        }
     }
 
     fn key(inode: InodeId, part: u8, tail: &[&[u8]]) -> Vec<u8> {
@@ -485,6 +535,21 @@ pub mod image {
         KeyRange::prefix(&key(inode, LINK, &[]))
     }
 
+    /// The mark that blocks of `inode` from `first` on are gone in the layers below.
+    #[must_use]
+    pub fn cut(inode: InodeId, first: u32) -> Vec<u8> {
+        key(inode, ATTRIBUTES, &[&first.to_be_bytes()])
+    }
+
+    /// The marks of cuts of `inode` at `first` and after it.
+    #[must_use]
+    pub fn cuts_from(inode: InodeId, first: u32) -> KeyRange {
+        KeyRange {
+            start: cut(inode, first).into(),
+            end: key(inode, ATTRIBUTES + 1, &[]).into(),
+        }
+    }
+
     /// Decodes an image key.
     ///
     /// # Errors
@@ -495,9 +560,12 @@ pub mod image {
         let inode = InodeId::new(fields.u64()?);
         let name = |tail: &[u8]| Name::new(tail).map_err(|_| KeyError::BadName);
         Ok(match fields.u8()? {
+            ATTRIBUTES if fields.0.is_empty() => ImageKey::Inode(inode),
+            // After the attributes and before the blocks, so that a reader in key order knows.
             ATTRIBUTES => {
+                let first = fields.u32()?;
                 fields.end()?;
-                ImageKey::Inode(inode)
+                ImageKey::Cut { inode, first }
             }
             ENTRY => {
                 let hash = fields.u64()?;

@@ -3,14 +3,20 @@
 //! Newer layers hide older ones, key by key. A removed key is a tombstone while anything below
 //! could still show it, and simply absent in the lowest layer.
 
+mod scan;
+
+use std::collections::{BTreeMap, HashSet};
+
 use base::{InodeId, SessionId};
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::image::Changes;
+use crate::image::{Changes, Clear};
 use crate::keyspace;
 use crate::kv::{Isolation, KeyRange, KvError, RangeLimit, Transaction};
 use crate::record::RecordError;
 use crate::record::inode::InodeRecord;
+
+pub use scan::{Item, LayerScan};
 
 /// Tag of a key that is removed in this layer.
 const TOMBSTONE: u8 = 0;
@@ -31,7 +37,22 @@ pub enum ImageError {
     Key(#[from] keyspace::KeyError),
 }
 
-/// The immutable tree below a session's delta.
+/// A layer: one generation of one session's delta.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LayerId {
+    /// The session whose delta it is.
+    pub session: SessionId,
+    /// The generation.
+    pub generation: u32,
+}
+
+impl LayerId {
+    fn prefix(self) -> Vec<u8> {
+        keyspace::delta(self.session, self.generation)
+    }
+}
+
+/// The immutable image below a session's layers.
 #[derive(Clone, Debug)]
 pub enum Base {
     /// A new workspace: nothing but a root directory.
@@ -44,9 +65,10 @@ pub enum Base {
 /// A session's layers, as of one moment.
 #[derive(Clone, Debug)]
 pub struct Layers {
-    session: SessionId,
-    /// Newest first. The first takes changes.
-    generations: Vec<u32>,
+    /// The layer that takes changes.
+    open: LayerId,
+    /// Frozen layers, newest first.
+    frozen: Vec<LayerId>,
     base: Base,
 }
 
@@ -60,17 +82,54 @@ pub struct Scanned {
 }
 
 impl Layers {
-    /// The layers of a session that has one generation over an empty base.
+    /// Layers over a base; `frozen` newest first.
     #[must_use]
-    pub fn new(session: SessionId, generation: u32, base: Base) -> Self {
+    pub fn new(open: LayerId, frozen: Vec<LayerId>, base: Base) -> Self {
+        Self { open, frozen, base }
+    }
+
+    /// The layer that takes changes.
+    #[must_use]
+    pub fn open(&self) -> LayerId {
+        self.open
+    }
+
+    /// The frozen layers, newest first.
+    #[must_use]
+    pub fn frozen(&self) -> &[LayerId] {
+        &self.frozen
+    }
+
+    /// What lies below all layers.
+    #[must_use]
+    pub fn base(&self) -> &Base {
+        &self.base
+    }
+
+    /// The same image with the open layer frozen and a new one over it.
+    #[must_use]
+    pub fn freeze(&self, open: LayerId) -> Self {
+        let mut frozen = Vec::with_capacity(1 + self.frozen.len());
+        frozen.push(self.open);
+        frozen.extend_from_slice(&self.frozen);
         Self {
-            session,
-            generations: vec![generation],
-            base,
+            open,
+            frozen,
+            base: self.base.clone(),
         }
     }
 
-    /// The value of an image key.
+    /// All layers, newest first.
+    pub fn all(&self) -> impl Iterator<Item = LayerId> {
+        std::iter::once(self.open).chain(self.frozen.iter().copied())
+    }
+
+    /// Whether nothing lies below the open layer.
+    fn is_lowest(&self) -> bool {
+        self.frozen.is_empty() && matches!(self.base, Base::Empty { .. })
+    }
+
+    /// The value of an image key that is not a block's.
     ///
     /// Reads are not checked for conflicts: only the owner changes these keys, and it never loads
     /// what it has in memory.
@@ -83,9 +142,8 @@ impl Layers {
         txn: &dyn Transaction,
         key: &[u8],
     ) -> Result<Option<Bytes>, ImageError> {
-        for generation in &self.generations {
-            let mut full = keyspace::delta(self.session, *generation);
-            full.extend_from_slice(key);
+        for layer in self.all() {
+            let full = join(&layer.prefix(), key);
             if let Some(value) = txn.get(&full, Isolation::Snapshot).await? {
                 return Ok(untag(&value)?);
             }
@@ -93,7 +151,7 @@ impl Layers {
         Ok(self.base.get(key))
     }
 
-    /// The first pairs of a range of image keys.
+    /// The first pairs of a range of image keys that has no blocks in it.
     ///
     /// # Errors
     ///
@@ -104,60 +162,165 @@ impl Layers {
         range: &KeyRange,
         pairs_max: usize,
     ) -> Result<Scanned, ImageError> {
-        let mut merged = std::collections::BTreeMap::new();
-        let mut covered_to: Option<Bytes> = None;
-        for generation in &self.generations {
-            let prefix = keyspace::delta(self.session, *generation);
-            let full = KeyRange {
-                start: join(&prefix, &range.start),
-                end: join(&prefix, &range.end),
-            };
-            let page = txn
-                .get_range(&full, RangeLimit::pairs(pairs_max), Isolation::Snapshot)
-                .await?;
-            let last = page.pairs.last().map(|(key, _)| key.slice(prefix.len()..));
-            if page.more
-                && let Some(last) = last
-            {
-                covered_to = Some(covered_to.map_or(last.clone(), |other| other.min(last)));
-            }
-            for (key, value) in page.pairs {
-                merged.entry(key.slice(prefix.len()..)).or_insert(value);
-            }
+        let mut merge = Merge::default();
+        for layer in self.all() {
+            merge.layer(txn, layer, range, pairs_max).await?;
         }
-        let mut pairs = Vec::with_capacity(merged.len());
-        for (key, value) in merged {
-            let covered = covered_to.as_ref().is_none_or(|last| key <= *last);
-            if covered && let Some(value) = untag(&value)? {
-                pairs.push((key, value));
-            }
-        }
-        Ok(Scanned { pairs, covered_to })
+        merge.finish()
     }
 
-    /// Writes changes to the newest generation.
+    /// The first blocks of a file among `first..=last`: like [`Layers::scan`], but a layer's cuts
+    /// hide what lies below.
+    ///
+    /// # Errors
+    ///
+    /// As [`Layers::scan`].
+    pub async fn scan_blocks(
+        &self,
+        txn: &dyn Transaction,
+        inode: InodeId,
+        (first, last): (u32, u32),
+        pairs_max: usize,
+    ) -> Result<Scanned, ImageError> {
+        let mut merge = Merge::default();
+        // The last block that shows through the layers so far.
+        let mut visible = Some(last);
+        for layer in self.all() {
+            let Some(last) = visible.filter(|last| *last >= first) else {
+                break;
+            };
+            let range = keyspace::image::blocks(inode, first, last);
+            merge.layer(txn, layer, &range, pairs_max).await?;
+            if let Some(cut) = lowest_cut(txn, layer, inode).await? {
+                visible = cut.checked_sub(1).map(|kept| kept.min(last));
+            }
+        }
+        merge.finish()
+    }
+
+    /// Writes changes to the open layer.
     pub fn write(&self, txn: &mut dyn Transaction, changes: &Changes) {
-        let Some(generation) = self.generations.first() else {
-            return;
-        };
-        let prefix = keyspace::delta(self.session, *generation);
-        for range in changes.clears() {
+        let prefix = self.open.prefix();
+        let lowest = self.is_lowest();
+        let mut clear = |range: &KeyRange| {
             txn.clear_range(&KeyRange {
                 start: join(&prefix, &range.start),
                 end: join(&prefix, &range.end),
             });
+        };
+        for part in changes.clears() {
+            clear(&part.range());
+            if let Clear::Blocks(inode, first) = *part {
+                clear(&keyspace::image::cuts_from(inode, first));
+            }
         }
-        // Nothing lies below: what is removed needs no tombstone. (A cleared range would need one
-        // for each key that a lower layer holds.)
-        let lowest = self.generations.len() == 1 && matches!(self.base, Base::Empty { .. });
+        if !lowest {
+            for (key, value) in marks(changes.clears()) {
+                txn.set(&join(&prefix, &key), &value);
+            }
+        }
         for (key, value) in changes.keys() {
             let full = join(&prefix, key);
             match value {
                 Some(value) => txn.set(&full, &tagged(value)),
                 None if lowest => txn.clear(&full),
-                None => txn.set(&full, &[TOMBSTONE]),
+                None => txn.set(&full, &tombstone()),
             }
         }
+    }
+}
+
+/// What a layer says instead of clearing, where something lies below it.
+fn marks(clears: &[Clear]) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let gone = |part: &Clear| match *part {
+        Clear::Inode(inode) => Some(inode),
+        Clear::Blocks(..) => None,
+    };
+    let removed: HashSet<InodeId> = clears.iter().filter_map(gone).collect();
+    let mark = |part: &Clear| match *part {
+        Clear::Inode(inode) => Some((keyspace::image::inode(inode), tombstone())),
+        // An inode that is gone needs nothing else (page 0004, invariant 4).
+        Clear::Blocks(inode, _) if removed.contains(&inode) => None,
+        Clear::Blocks(inode, first) => Some((keyspace::image::cut(inode, first), tagged(&[]))),
+    };
+    clears.iter().filter_map(mark).collect()
+}
+
+/// The first block that a layer's cuts of a file remove from the layers below.
+async fn lowest_cut(
+    txn: &dyn Transaction,
+    layer: LayerId,
+    inode: InodeId,
+) -> Result<Option<u32>, ImageError> {
+    let prefix = layer.prefix();
+    let cuts = keyspace::image::cuts_from(inode, 0);
+    let range = KeyRange {
+        start: join(&prefix, &cuts.start),
+        end: join(&prefix, &cuts.end),
+    };
+    let page = txn
+        .get_range(&range, RangeLimit::pairs(1), Isolation::Snapshot)
+        .await?;
+    let Some((key, _)) = page.pairs.first() else {
+        return Ok(None);
+    };
+    match keyspace::image::decode(&key.slice(prefix.len()..))? {
+        keyspace::image::ImageKey::Cut { first, .. } => Ok(Some(first)),
+        _ => Err(RecordError::Field("key of a cut").into()),
+    }
+}
+
+/// A scan through layers, newest first.
+#[derive(Debug, Default)]
+struct Merge {
+    /// Tagged values.
+    merged: BTreeMap<Bytes, Bytes>,
+    covered_to: Option<Bytes>,
+}
+
+impl Merge {
+    async fn layer(
+        &mut self,
+        txn: &dyn Transaction,
+        layer: LayerId,
+        range: &KeyRange,
+        pairs_max: usize,
+    ) -> Result<(), ImageError> {
+        let prefix = layer.prefix();
+        let full = KeyRange {
+            start: join(&prefix, &range.start),
+            end: join(&prefix, &range.end),
+        };
+        let page = txn
+            .get_range(&full, RangeLimit::pairs(pairs_max), Isolation::Snapshot)
+            .await?;
+        let last = page.pairs.last().map(|(key, _)| key.slice(prefix.len()..));
+        if page.more
+            && let Some(last) = last
+        {
+            let covered = self.covered_to.take();
+            self.covered_to = Some(covered.map_or(last.clone(), |other| other.min(last)));
+        }
+        for (key, value) in page.pairs {
+            self.merged
+                .entry(key.slice(prefix.len()..))
+                .or_insert(value);
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Scanned, ImageError> {
+        let mut pairs = Vec::with_capacity(self.merged.len());
+        for (key, value) in self.merged {
+            let covered = self.covered_to.as_ref().is_none_or(|last| key <= *last);
+            if covered && let Some(value) = untag(&value)? {
+                pairs.push((key, value));
+            }
+        }
+        Ok(Scanned {
+            pairs,
+            covered_to: self.covered_to,
+        })
     }
 }
 
@@ -185,6 +348,10 @@ fn tagged(value: &[u8]) -> Vec<u8> {
     tagged
 }
 
+fn tombstone() -> Vec<u8> {
+    vec![TOMBSTONE]
+}
+
 /// The value under a tag; `None` for a tombstone.
 ///
 /// # Errors
@@ -198,3 +365,6 @@ pub fn untag(stored: &Bytes) -> Result<Option<Bytes>, RecordError> {
         None => Err(RecordError::Truncated),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,7 @@ mod sessions;
 mod tickets;
 mod workspaces;
 
-pub use sessions::{ExpiredPage, OpenSession, Opened, SessionInfo, SessionPosition};
+pub use sessions::{ExpiredPage, ForkSession, OpenSession, Opened, SessionInfo, SessionPosition};
 pub use tickets::{NewTicket, TICKET_TEXT_BYTES, TicketInfo};
 pub use workspaces::{NewWorkspace, WorkspaceInfo};
 

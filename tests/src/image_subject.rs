@@ -203,8 +203,9 @@ impl ImageSubject {
     }
 
     fn apply(&mut self, flush: &Flush) {
-        for range in flush.changes.clears() {
-            let doomed: Vec<Vec<u8>> = self.scan(range).map(|(key, _)| key.to_vec()).collect();
+        for part in flush.changes.clears() {
+            let range = part.range();
+            let doomed: Vec<Vec<u8>> = self.scan(&range).map(|(key, _)| key.to_vec()).collect();
             for key in doomed {
                 self.store.remove(&key);
             }

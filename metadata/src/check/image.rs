@@ -7,19 +7,18 @@ use base::limits::{INLINE_BLOCK_BYTES_MAX, INLINE_FILE_BYTES_MAX, PATCH_BYTES_MA
 use base::{DomainId, InodeId, Name, SessionId};
 use bytes::Bytes;
 
-use super::reader::Scan;
 use super::{Checker, Remedy};
 use crate::image::{Block, Body, NameHasher, Usage, allocated};
+use crate::keyspace;
 use crate::keyspace::image::{self as keys, ImageKey};
-use crate::keyspace::{self, Key};
 use crate::kv::KvError;
-use crate::layers::untag;
+use crate::layers::{ImageError, Item, LayerScan, Layers};
 use crate::record::entry::Entry;
 use crate::record::inode::InodeRecord;
 use crate::record::session::{FlushRecord, SessionRecord};
 use crate::record::workspace::WorkspaceRecord;
 use crate::record::{RecordError, block};
-use crate::session::root_record;
+use crate::session::session_layers;
 use crate::stat::FileKind;
 
 /// Directories that are remembered to hang below the root. Beyond this many they are looked up
@@ -29,12 +28,10 @@ const KNOWN_MAX: usize = 4_000_000;
 /// A walk over one session's files.
 struct Walk {
     session: SessionId,
-    generation: u32,
-    prefix: Vec<u8>,
+    layers: Layers,
     hasher: NameHasher,
     block_bytes: u64,
     domain: DomainId,
-    root: InodeRecord,
     flush: FlushRecord,
     /// First inode number that the workspace has not given out.
     numbers_end: u64,
@@ -62,27 +59,27 @@ impl Checker<'_> {
         workspace: &WorkspaceRecord,
     ) -> Result<(), KvError> {
         let mut walk = self.begin_walk(id, record, workspace).await?;
-        let mut scan = Scan::new(keyspace::delta_all(id));
+        let layers = walk.layers.clone();
+        let kv = self.reader.kv();
+        let mut scan = LayerScan::new(kv, layers.all());
         let mut seen: Option<Seen> = None;
         loop {
-            let page = self.reader.next(&mut scan).await?;
-            if page.is_empty() {
-                break;
+            let (key, value) = match scan.next().await {
+                Ok(None) => break,
+                Ok(Some(Item::Put(key, _, value))) => (key, value),
+                Ok(Some(Item::Remove(_) | Item::RemoveInode(_) | Item::Cut(..))) => continue,
+                Err(ImageError::Kv(error)) => return Err(error),
+                // Told where the layer is read.
+                Err(ImageError::Record(_) | ImageError::Key(_)) => continue,
+            };
+            let inode = key.inode();
+            if seen.as_ref().is_none_or(|seen| seen.inode != inode)
+                && let Some(before) = seen.replace(Seen::new(inode))
+            {
+                self.check_inode(&mut walk, before).await?;
             }
-            for (key, stored) in page {
-                self.report.counts.keys += 1;
-                let Some((key, value)) = self.image_pair(&walk, &key, &stored) else {
-                    continue;
-                };
-                let inode = inode_of(&key);
-                if seen.as_ref().is_none_or(|seen| seen.inode != inode)
-                    && let Some(before) = seen.replace(Seen::new(inode))
-                {
-                    self.check_inode(&mut walk, before).await?;
-                }
-                if let Some(seen) = &mut seen {
-                    self.check_pair(&walk, seen, key, &value).await?;
-                }
+            if let Some(seen) = &mut seen {
+                self.check_pair(&walk, seen, key, &value).await?;
             }
             self.progressed();
         }
@@ -106,51 +103,15 @@ impl Checker<'_> {
         let counter = counter.and_then(|value| (*value).try_into().map(u64::from_le_bytes).ok());
         Ok(Walk {
             session: id,
-            generation: record.generation,
-            prefix: keyspace::delta(id, record.generation),
+            layers: session_layers(id, record, workspace),
             hasher: NameHasher::new(workspace.name_key),
             block_bytes: u64::from(workspace.block_bytes),
             domain: DomainId::new(record.tenant.raw()),
-            root: root_record(record),
             flush: flush.unwrap_or_default(),
             numbers_end: counter.unwrap_or(0),
             usage: Usage::default(),
             known: HashSet::new(),
         })
-    }
-
-    /// A key of the image and its value, or a problem.
-    fn image_pair(
-        &mut self,
-        walk: &Walk,
-        key: &Bytes,
-        stored: &Bytes,
-    ) -> Option<(ImageKey, Bytes)> {
-        let key = match keyspace::decode(key) {
-            Ok(Key::Delta(_, generation, key)) if generation == walk.generation => key,
-            Ok(_) => {
-                let what = format!("key {} is of no generation in use", key.escape_ascii());
-                self.session_problem(walk.session, what);
-                return None;
-            }
-            Err(error) => {
-                let what = format!("key {}: {error}", key.escape_ascii());
-                self.session_problem(walk.session, what);
-                return None;
-            }
-        };
-        match untag(stored) {
-            Ok(Some(value)) => Some((key, value)),
-            Ok(None) => {
-                let what = format!("{key:?} is marked as removed, but hides nothing");
-                self.session_problem(walk.session, what);
-                None
-            }
-            Err(error) => {
-                self.session_problem(walk.session, format!("{key:?}: {error}"));
-                None
-            }
-        }
     }
 
     async fn check_pair(
@@ -205,6 +166,8 @@ impl Checker<'_> {
                 }
                 self.check_link(walk, inode, parent, &name).await?;
             }
+            // Told before, as an item of its own.
+            ImageKey::Cut { .. } => {}
         }
         Ok(())
     }
@@ -231,8 +194,8 @@ impl Checker<'_> {
         let is_first = record
             .link
             .is_some_and(|(at, first)| at == dir && first == *name);
-        let further = walk.key(&keys::link(child, dir, name));
-        if !is_first && self.reader.get(&further).await?.is_none() {
+        let further = keys::link(child, dir, name);
+        if !is_first && self.image_value(walk, &further).await?.is_none() {
             let what = format!("entry {name:?} leads to inode {child}, which knows no such name");
             self.inode_problem(walk, dir, what);
         }
@@ -248,14 +211,12 @@ impl Checker<'_> {
         name: &Name,
     ) -> Result<(), KvError> {
         let hash = walk.hasher.hash(name.as_bytes());
-        let key = walk.key(&keys::entry(parent, hash, name.as_bytes()));
-        let stored = self.reader.get(&key).await?;
+        let key = keys::entry(parent, hash, name.as_bytes());
         // What cannot be decoded is told where the directory is read.
-        let leads_here = stored.is_some_and(|stored| match untag(&stored) {
-            Ok(Some(value)) => Entry::decode(&value).map_or(true, |entry| entry.inode == inode),
-            Ok(None) => false,
-            Err(_) => true,
-        });
+        let leads_here = self
+            .image_value(walk, &key)
+            .await?
+            .is_some_and(|value| Entry::decode(&value).map_or(true, |entry| entry.inode == inode));
         if !leads_here {
             let what = format!("its name {name:?} is not in directory {parent}");
             self.inode_problem(walk, inode, what);
@@ -419,11 +380,19 @@ impl Checker<'_> {
         walk: &Walk,
         inode: InodeId,
     ) -> Result<Option<InodeRecord>, KvError> {
-        let stored = self.reader.get(&walk.key(&keys::inode(inode))).await?;
-        let value = stored.and_then(|stored| untag(&stored).ok().flatten());
-        let record = value.and_then(|value| InodeRecord::decode(inode, &value).ok());
-        let root = (inode == InodeId::ROOT).then(|| walk.root.clone());
-        Ok(record.or(root))
+        let value = self.image_value(walk, &keys::inode(inode)).await?;
+        Ok(value.and_then(|value| InodeRecord::decode(inode, &value).ok()))
+    }
+
+    /// The value of an image key. One that cannot be read is told where its layer is, and taken
+    /// for missing here.
+    async fn image_value(&self, walk: &Walk, key: &[u8]) -> Result<Option<Bytes>, KvError> {
+        let txn = self.reader.kv().begin();
+        match walk.layers.get(txn.as_ref(), key).await {
+            Ok(value) => Ok(value),
+            Err(ImageError::Kv(error)) => Err(error),
+            Err(ImageError::Record(_) | ImageError::Key(_)) => Ok(None),
+        }
     }
 
     fn image_record<T>(
@@ -440,12 +409,6 @@ impl Checker<'_> {
 
     fn inode_problem(&mut self, walk: &Walk, inode: InodeId, what: impl Into<String>) {
         self.report.add(place(walk, inode), what, Remedy::Session);
-    }
-}
-
-impl Walk {
-    fn key(&self, image_key: &[u8]) -> Vec<u8> {
-        [&self.prefix, image_key].concat()
     }
 }
 
@@ -523,15 +486,6 @@ impl Seen {
         };
         unless(inline_fits, "has content that does not fit it".into());
         found
-    }
-}
-
-fn inode_of(key: &ImageKey) -> InodeId {
-    match key {
-        ImageKey::Inode(inode) | ImageKey::Block { inode, .. } | ImageKey::Link { inode, .. } => {
-            *inode
-        }
-        ImageKey::Entry { dir, .. } => *dir,
     }
 }
 

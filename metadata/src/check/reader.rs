@@ -24,6 +24,10 @@ impl<'a> Reader<'a> {
         Self { kv }
     }
 
+    pub(super) fn kv(&self) -> &'a dyn Kv {
+        self.kv
+    }
+
     pub(super) async fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError> {
         // Never committed: nothing to conflict with.
         self.kv.begin().get(key, Isolation::Snapshot).await

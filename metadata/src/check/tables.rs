@@ -7,8 +7,10 @@ use bytes::Bytes;
 
 use super::reader::Scan;
 use super::{Checker, Remedy};
+use crate::keyspace::image::ImageKey;
 use crate::keyspace::{self, Key};
 use crate::kv::{KeyRange, KvError};
+use crate::layers::{LayerId, untag};
 use crate::record::RecordError;
 use crate::record::session::{FlushRecord, OwnerRecord, ReplyRecord, SessionRecord};
 use crate::record::workspace::{
@@ -54,7 +56,7 @@ impl Checker<'_> {
             end: Bytes::from_static(&[0xff]),
         };
         self.check_range(before).await?;
-        self.check_orphans(deltas).await?;
+        self.check_layers(deltas).await?;
         self.check_range(after).await
     }
 
@@ -80,18 +82,19 @@ impl Checker<'_> {
         }
     }
 
-    /// Deltas are read with their sessions; here, that each has one. Goes from delta to delta.
-    async fn check_orphans(&mut self, deltas: KeyRange) -> Result<(), KvError> {
+    /// What images say is read with their sessions; here, that each layer is in use and each of its
+    /// keys can be read. Goes from layer to layer.
+    async fn check_layers(&mut self, deltas: KeyRange) -> Result<(), KvError> {
         let mut rest = deltas;
         while let Some(key) = self.reader.first(&rest).await? {
-            rest.start = match keyspace::decode_delta_session(&key) {
-                Ok(session) => {
-                    let meta = keyspace::session_meta(session);
-                    if self.reader.get(&meta).await?.is_none() {
-                        let what = "has files but no record";
-                        self.session_problem(session, what);
-                    }
-                    keyspace::delta_all(session).end
+            rest.start = match keyspace::decode_delta_layer(&key) {
+                Ok((session, generation)) => {
+                    let layer = LayerId {
+                        session,
+                        generation,
+                    };
+                    self.check_layer(layer).await?;
+                    keyspace::delta_range(session, generation).end
                 }
                 Err(error) => {
                     let place = format!("key {}", key.escape_ascii());
@@ -99,6 +102,107 @@ impl Checker<'_> {
                     KeyRange::key(&key).end
                 }
             };
+        }
+        Ok(())
+    }
+
+    async fn check_layer(&mut self, layer: LayerId) -> Result<(), KvError> {
+        let Some(user) = self.user_of(layer).await? else {
+            let what = match self.session(layer.session).await? {
+                Some(_) => format!("its generation {} is not in use", layer.generation),
+                None => "has files but no record".into(),
+            };
+            self.session_problem(layer.session, what);
+            return Ok(());
+        };
+        // What nothing lies below has no reason to say that something is removed.
+        let is_lowest = user.frozen.last().is_none_or(|lowest| *lowest == layer);
+        let mut scan = Scan::new(keyspace::delta_range(layer.session, layer.generation));
+        loop {
+            let page = self.reader.next(&mut scan).await?;
+            if page.is_empty() {
+                return Ok(());
+            }
+            for (key, stored) in page {
+                self.report.counts.keys += 1;
+                match (keyspace::decode(&key), untag(&stored)) {
+                    (Err(error), _) => {
+                        let what = format!("key {}: {error}", key.escape_ascii());
+                        self.session_problem(layer.session, what);
+                    }
+                    (Ok(key), Err(error)) => {
+                        self.session_problem(layer.session, format!("{key:?}: {error}"));
+                    }
+                    (Ok(Key::Delta(_, _, key)), Ok(None)) if is_lowest => {
+                        let what = format!("{key:?} is marked as removed, but hides nothing");
+                        self.session_problem(layer.session, what);
+                    }
+                    (Ok(Key::Delta(_, _, key @ ImageKey::Cut { .. })), Ok(_)) if is_lowest => {
+                        self.session_problem(layer.session, format!("{key:?} hides nothing"));
+                    }
+                    (Ok(_), Ok(_)) => {}
+                }
+            }
+            self.progressed();
+        }
+    }
+
+    /// A session that has the layer in its list.
+    async fn user_of(&self, layer: LayerId) -> Result<Option<SessionRecord>, KvError> {
+        if let Some(own) = self.session(layer.session).await?
+            && (own.generation == layer.generation || own.frozen.contains(&layer))
+        {
+            return Ok(Some(own));
+        }
+        let mut users = Scan::new(keyspace::layer_users(layer.session, layer.generation));
+        loop {
+            let page = self.reader.next(&mut users).await?;
+            if page.is_empty() {
+                return Ok(None);
+            }
+            for (key, _) in page {
+                if let Ok(Key::LayerUser(_, _, user)) = keyspace::decode(&key)
+                    && let Some(user) = self.session(user).await?
+                    && user.frozen.contains(&layer)
+                {
+                    return Ok(Some(user));
+                }
+            }
+        }
+    }
+
+    /// That a session which is said to list a layer does.
+    async fn check_layer_user(&mut self, layer: LayerId, id: SessionId) -> Result<(), KvError> {
+        let user = self.session(id).await?;
+        if user.is_none_or(|user| !user.frozen.contains(&layer)) {
+            let (session, generation) = (layer.session, layer.generation);
+            let what = format!("is said to use generation {generation} of session {session}");
+            self.session_problem(id, what);
+        }
+        Ok(())
+    }
+
+    /// That a session's list of frozen layers can be right, and is known to each layer.
+    async fn check_frozen(&mut self, id: SessionId, record: &SessionRecord) -> Result<(), KvError> {
+        let mut seen = std::collections::HashSet::new();
+        for layer in &record.frozen {
+            let (session, generation) = (layer.session, layer.generation);
+            let is_open = self
+                .session(session)
+                .await?
+                .is_some_and(|origin| origin.generation == generation);
+            if is_open || !seen.insert(*layer) {
+                let what = format!(
+                    "lists generation {generation} of session {session}, which is not frozen or \
+                     listed before"
+                );
+                self.session_problem(id, what);
+            }
+            let mark = keyspace::layer_user(session, generation, id);
+            if self.reader.get(&mark).await?.is_none() {
+                let what = format!("generation {generation} of session {session} may be dropped");
+                self.session_problem(id, what);
+            }
         }
         Ok(())
     }
@@ -139,6 +243,13 @@ impl Checker<'_> {
             Key::Owner(id) => self.check_owner(id, value, current),
             Key::Flush(id) => self.check_flush(id, value, current),
             Key::Reply(id, ..) => self.check_reply(id, value, current),
+            Key::LayerUser(session, generation, user) => {
+                let layer = LayerId {
+                    session,
+                    generation,
+                };
+                self.check_layer_user(layer, user).await?;
+            }
             // Not in the ranges that come here.
             Key::Delta(..) => {}
         }
@@ -305,6 +416,7 @@ impl Checker<'_> {
         if self.reader.get(&listed).await?.is_none() {
             self.session_problem(id, "is not in the list of its workspace");
         }
+        self.check_frozen(id, &record).await?;
         match self.workspace(record.workspace).await? {
             Some(workspace) if workspace.tenant == record.tenant => {
                 self.check_image(id, &record, &workspace).await?;
@@ -391,9 +503,13 @@ impl Checker<'_> {
         Ok(value.and_then(|value| WorkspaceRecord::decode(&value).ok()))
     }
 
-    async fn owner_of(&self, id: SessionId) -> Result<Option<(TenantId, WorkspaceId)>, KvError> {
+    async fn session(&self, id: SessionId) -> Result<Option<SessionRecord>, KvError> {
         let value = self.reader.get(&keyspace::session_meta(id)).await?;
-        let record = value.and_then(|value| SessionRecord::decode(&value).ok());
+        Ok(value.and_then(|value| SessionRecord::decode(&value).ok()))
+    }
+
+    async fn owner_of(&self, id: SessionId) -> Result<Option<(TenantId, WorkspaceId)>, KvError> {
+        let record = self.session(id).await?;
         Ok(record.map(|record| (record.tenant, record.workspace)))
     }
 }

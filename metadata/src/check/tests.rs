@@ -126,6 +126,7 @@ impl World {
         let (changes, totals) = self.image.take_changes();
         self.replies += 1;
         let batch = FlushBatch {
+            freeze: false,
             changes,
             totals,
             replies: vec![StoredReply {
@@ -487,7 +488,7 @@ async fn keys_that_lead_nowhere_are_told() {
     let record = tagged(&stored(&world, file).await.encode());
     let inode = keys::inode(file);
     let alien = [&keyspace::delta(world.session, 2)[..], &inode].concat();
-    told(&world, &alien, &record, &["no generation in use"]).await;
+    told(&world, &alien, &record, &["is not in use"]).await;
     let orphan = [&keyspace::delta(SessionId::new(9), 1)[..], &inode].concat();
     told(&world, &orphan, b"x", &["has files but no record"]).await;
     let counter = keyspace::inodes(world.workspace);

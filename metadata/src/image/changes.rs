@@ -2,17 +2,39 @@
 
 use std::collections::BTreeMap;
 
+use base::InodeId;
 use bytes::Bytes;
 
+use crate::keyspace::image as keys;
 use crate::kv::KeyRange;
 
 /// Bytes that each key and range costs a transaction beside its own length.
 const OVERHEAD_BYTES: usize = 32;
 
-/// Writes to a session's image, in the order: clear all ranges, then set or remove all keys.
+/// A part of the image that went as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clear {
+    /// An inode with everything of it.
+    Inode(InodeId),
+    /// The blocks of a file from this one on.
+    Blocks(InodeId, u32),
+}
+
+impl Clear {
+    /// The image keys it removes.
+    #[must_use]
+    pub fn range(self) -> KeyRange {
+        match self {
+            Self::Inode(inode) => keys::inode_range(inode),
+            Self::Blocks(inode, first) => keys::blocks_from(inode, first),
+        }
+    }
+}
+
+/// Writes to a session's image, in the order: clear all parts, then set or remove all keys.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    clears: Vec<KeyRange>,
+    clears: Vec<Clear>,
     keys: BTreeMap<Vec<u8>, Option<Bytes>>,
     bytes: usize,
 }
@@ -30,9 +52,9 @@ impl Changes {
         self.bytes
     }
 
-    /// Ranges of image keys to clear, before anything else.
+    /// Parts of the image to clear, before anything else.
     #[must_use]
-    pub fn clears(&self) -> &[KeyRange] {
+    pub fn clears(&self) -> &[Clear] {
         &self.clears
     }
 
@@ -43,16 +65,17 @@ impl Changes {
             .map(|(key, value)| (key.as_slice(), value.as_ref()))
     }
 
-    pub(super) fn set(&mut self, key: Vec<u8>, value: Bytes) {
+    pub(crate) fn set(&mut self, key: Vec<u8>, value: Bytes) {
         self.put(key, Some(value));
     }
 
-    pub(super) fn remove(&mut self, key: Vec<u8>) {
+    pub(crate) fn remove(&mut self, key: Vec<u8>) {
         self.put(key, None);
     }
 
-    /// Clears `range`, and forgets earlier writes in it.
-    pub(super) fn clear(&mut self, range: KeyRange) {
+    /// Clears a part, and forgets earlier writes in it.
+    pub(crate) fn clear(&mut self, part: Clear) {
+        let range = part.range();
         let start = range.start.to_vec();
         let inside: Vec<Vec<u8>> = self
             .keys
@@ -66,7 +89,7 @@ impl Changes {
             }
         }
         self.bytes += range.start.len() + range.end.len() + OVERHEAD_BYTES;
-        self.clears.push(range);
+        self.clears.push(part);
     }
 
     fn put(&mut self, key: Vec<u8>, value: Option<Bytes>) {
@@ -88,14 +111,19 @@ mod tests {
 
     #[test]
     fn a_clear_forgets_earlier_writes_and_not_later_ones() {
+        let (gone, other) = (InodeId::new(7), InodeId::new(8));
         let mut changes = Changes::default();
-        changes.set(b"a1".to_vec(), Bytes::from_static(b"x"));
-        changes.set(b"b".to_vec(), Bytes::from_static(b"y"));
-        changes.clear(KeyRange::prefix(b"a"));
-        changes.set(b"a2".to_vec(), Bytes::from_static(b"z"));
-        changes.set(b"a2".to_vec(), Bytes::from_static(b"zz"));
-        let keys: Vec<_> = changes.keys().map(|(key, _)| key.to_vec()).collect();
-        assert_eq!(keys, [b"a2".to_vec(), b"b".to_vec()]);
-        assert_eq!(changes.bytes(), (1 + 1 + 32) + (1 + 1 + 32) + (2 + 2 + 32));
+        changes.set(keys::block(gone, 1), Bytes::from_static(b"x"));
+        changes.set(keys::inode(other), Bytes::from_static(b"y"));
+        changes.clear(Clear::Inode(gone));
+        changes.set(keys::block(gone, 2), Bytes::from_static(b"z"));
+        changes.set(keys::block(gone, 2), Bytes::from_static(b"zz"));
+        let kept: Vec<_> = changes.keys().map(|(key, _)| key.to_vec()).collect();
+        assert_eq!(kept, [keys::block(gone, 2), keys::inode(other)]);
+        let clear = keys::inode_range(gone);
+        assert_eq!(
+            changes.bytes(),
+            (clear.start.len() + clear.end.len() + 32) + (13 + 2 + 32) + (9 + 1 + 32)
+        );
     }
 }

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use super::Image;
 use super::block::{Block, Piece, allocated, allocated_with};
 use super::cell::{Cell, Content};
+use super::changes::Clear;
 use super::extents::{Extents, index};
 use super::spans::Spans;
 use crate::error::{FsError, Miss, OpResult};
@@ -314,7 +315,7 @@ impl Image {
         self.visible_bytes = self.visible_bytes + after.visible - before.visible;
         self.usage.bytes = self.usage.bytes + after.stable - before.stable;
         if let Some(after) = edge.checked_add(1) {
-            self.changes.clear(keys::blocks_from(inode, after));
+            self.changes.clear(Clear::Blocks(inode, after));
         }
         match edge_value {
             // An inline content is part of the attributes, which the caller records.

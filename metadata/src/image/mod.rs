@@ -23,7 +23,7 @@ mod writeback;
 use base::{InodeId, Timestamp};
 
 pub use block::{Block, Body, Piece, allocated};
-pub use changes::Changes;
+pub use changes::{Changes, Clear};
 pub use dir::Peek;
 pub use extents::Extents;
 pub use load::LoadedEntry;
@@ -381,8 +381,7 @@ impl Image {
             self.usage.bytes -= file.stable_used;
             self.buffered_bytes -= file.buffered_bytes();
         }
-        self.changes
-            .clear(crate::keyspace::image::inode_range(inode));
+        self.changes.clear(Clear::Inode(inode));
         self.changed = true;
     }
 

@@ -212,7 +212,12 @@ fn a_cut_in_the_last_block_keeps_what_is_before_it() {
             .keys()
             .any(|(at, value)| at == key && value.is_some())
     );
-    assert!(changes.clears().iter().all(|range| *range.start > *key));
+    assert!(
+        changes
+            .clears()
+            .iter()
+            .all(|part| *part.range().start > *key)
+    );
 }
 
 /// Data that could not be stored is gone, and the file says so by times that do not go back when

@@ -40,6 +40,8 @@ pub enum Key {
     Reply(SessionId, u32, [u8; 16]),
     /// Part of a session's image: the generation and the image key.
     Delta(SessionId, u32, ImageKey),
+    /// The mark that a session (the last) lists a frozen layer.
+    LayerUser(SessionId, u32, SessionId),
 }
 
 /// Decodes any key.
@@ -64,6 +66,11 @@ pub fn decode(key: &[u8]) -> Result<Key, KeyError> {
         ),
         table::TICKET => Key::Ticket(fields.array()?),
         table::TICKETS_OF => Key::TicketOf(SessionId::new(fields.u64()?), fields.array()?),
+        table::LAYER_USERS => Key::LayerUser(
+            SessionId::new(fields.u64()?),
+            fields.u32()?,
+            SessionId::new(fields.u64()?),
+        ),
         table::TENANT_NAME => return Ok(Key::TenantName(text(fields.tail())?)),
         table::WORKSPACE_NAME => {
             let tenant = TenantId::new(fields.u64()?);
@@ -82,17 +89,17 @@ pub fn decode(key: &[u8]) -> Result<Key, KeyError> {
     Ok(decoded)
 }
 
-/// The session in a key of a delta, also if the rest of the key is damaged.
+/// The session and the generation in a key of a delta, also if the rest of the key is damaged.
 ///
 /// # Errors
 ///
 /// The key is of another table, or damaged in what comes first.
-pub fn decode_delta_session(key: &[u8]) -> Result<SessionId, KeyError> {
+pub fn decode_delta_layer(key: &[u8]) -> Result<(SessionId, u32), KeyError> {
     let mut fields = KeyReader::new(key);
     if fields.u8()? != table::DELTA {
         return Err(KeyError::WrongTable);
     }
-    session(&mut fields)
+    Ok((session(&mut fields)?, fields.u32()?))
 }
 
 fn session_part(fields: &mut KeyReader<'_>) -> Result<Key, KeyError> {
@@ -124,7 +131,8 @@ mod tests {
     use base::{InodeId, Name};
     use proptest::prelude::*;
 
-    use super::super::{delta, handle_keys, inodes, session_flush, session_meta, session_of};
+    use super::super::session_of;
+    use super::super::{delta, handle_keys, inodes, layer_user, session_flush, session_meta};
     use super::super::{session_owner, session_reply, tenant, tenant_name, ticket, ticket_of};
     use super::super::{token, workspace, workspace_name};
     use super::*;
@@ -146,6 +154,7 @@ mod tests {
             Key::Owner(session) => session_owner(*session),
             Key::Flush(session) => session_flush(*session),
             Key::Reply(session, xid, hash) => session_reply(*session, *xid, hash),
+            Key::LayerUser(session, generation, user) => layer_user(*session, *generation, *user),
             Key::Delta(session, generation, part) => {
                 let mut key = delta(*session, *generation);
                 key.extend(match part {
@@ -159,6 +168,7 @@ mod tests {
                         parent,
                         name,
                     } => image::link(*inode, *parent, name),
+                    ImageKey::Cut { inode, first } => image::cut(*inode, *first),
                 });
                 key
             }
@@ -187,6 +197,8 @@ mod tests {
             Key::Owner(session),
             Key::Flush(session),
             Key::Reply(session, 8, [9; 16]),
+            Key::LayerUser(session, 5, SessionId::new(6)),
+            delta(ImageKey::Cut { inode, first: 7 }),
             delta(ImageKey::Inode(inode)),
             delta(ImageKey::Block { inode, index: 1 }),
             delta(ImageKey::Entry {

@@ -28,6 +28,7 @@ fn image_keys() -> impl Strategy<Value = ImageKey> {
             parent,
             name
         }),
+        (inodes(), any::<u32>()).prop_map(|(inode, first)| ImageKey::Cut { inode, first }),
     ]
 }
 
@@ -41,6 +42,7 @@ fn encode(key: &ImageKey) -> Vec<u8> {
             parent,
             name,
         } => image::link(*inode, *parent, name),
+        ImageKey::Cut { inode, first } => image::cut(*inode, *first),
     }
 }
 
@@ -62,10 +64,7 @@ proptest! {
     fn ranges_are_exact(key in image_keys(), inode in ids(), first in any::<u32>(), hash in ids()) {
         let inode = InodeId::new(inode);
         let bytes = encode(&key);
-        let owner = match &key {
-            ImageKey::Inode(inode) | ImageKey::Block { inode, .. } | ImageKey::Link { inode, .. } => *inode,
-            ImageKey::Entry { dir, .. } => *dir,
-        };
+        let owner = key.inode();
         // The last inode number is never given out: its range would end beyond all keys.
         if inode.raw() != u64::MAX {
             prop_assert_eq!(image::inode_range(inode).contains(&bytes), owner == inode);
@@ -76,6 +75,9 @@ proptest! {
         let entries = image::entries_from(inode, hash);
         let is_entry = matches!(&key, ImageKey::Entry { dir, hash: at, .. } if *dir == inode && *at >= hash);
         prop_assert_eq!(entries.contains(&bytes), is_entry);
+        let cuts = image::cuts_from(inode, first);
+        let is_cut = matches!(&key, ImageKey::Cut { inode: at, first: cut } if *at == inode && *cut >= first);
+        prop_assert_eq!(cuts.contains(&bytes), is_cut);
     }
 
     #[test]

@@ -1,12 +1,16 @@
 //! Records of a session: what it is, who owns it, what its last flush was, and stored replies.
 
-use base::{Epoch, GatewayId, TenantId, Timestamp, WorkspaceId};
+use base::{Epoch, GatewayId, SessionId, TenantId, Timestamp, WorkspaceId};
 use bytes::Bytes;
 
 use super::{Reader, RecordError, Writer};
 use crate::image::{InodeNumbers, Totals, Usage};
+use crate::layers::LayerId;
 
 const VERSION: u8 = 1;
+
+/// Most frozen layers of a session: a record beyond it is damaged.
+pub const FROZEN_LAYERS_MAX: usize = 1024;
 
 /// Life cycle of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,12 +50,14 @@ pub struct SessionRecord {
     pub read_only: bool,
     /// Whose identity calls run as.
     pub identity: Identity,
-    /// The generation of the delta that takes changes.
+    /// The generation of its delta that takes changes.
     pub generation: u32,
+    /// The frozen layers under it, newest first.
+    pub frozen: Vec<LayerId>,
+    /// Usage of the image that the frozen layers and the base make.
+    pub frozen_usage: Usage,
     /// Raised to make all handles given out so far stale.
     pub revocation: u32,
-    /// Mode, owner and group of a root directory that was never changed.
-    pub root: (u32, u32, u32),
     /// The agent that opened it; empty if it did not say.
     pub agent: String,
     /// The run it belongs to; empty if it did not say.
@@ -89,10 +95,14 @@ impl SessionRecord {
         to.u32(uid);
         to.u32(gid);
         to.u32(self.generation);
+        to.u32(u32::try_from(self.frozen.len()).unwrap_or(u32::MAX));
+        for layer in &self.frozen {
+            to.u64(layer.session.raw());
+            to.u32(layer.generation);
+        }
+        to.u64(self.frozen_usage.bytes);
+        to.u64(self.frozen_usage.inodes);
         to.u32(self.revocation);
-        to.u32(self.root.0);
-        to.u32(self.root.1);
-        to.u32(self.root.2);
         to.bytes(self.agent.as_bytes());
         to.bytes(self.run.as_bytes());
         to.time(self.created);
@@ -123,8 +133,22 @@ impl SessionRecord {
             _ => return Err(RecordError::Field("identity")),
         };
         let generation = from.u32()?;
+        let count = usize::try_from(from.u32()?).unwrap_or(usize::MAX);
+        if count > FROZEN_LAYERS_MAX {
+            return Err(RecordError::Field("number of layers"));
+        }
+        let mut frozen = Vec::new();
+        for _ in 0..count {
+            frozen.push(LayerId {
+                session: SessionId::new(from.u64()?),
+                generation: from.u32()?,
+            });
+        }
+        let frozen_usage = Usage {
+            bytes: from.u64()?,
+            inodes: from.u64()?,
+        };
         let revocation = from.u32()?;
-        let root = (from.u32()?, from.u32()?, from.u32()?);
         let (agent, run) = (from.text()?, from.text()?);
         let created = from.time()?;
         let expires = (from.flag()?, from.time()?);
@@ -137,8 +161,9 @@ impl SessionRecord {
             read_only,
             identity,
             generation,
+            frozen,
+            frozen_usage,
             revocation,
-            root,
             agent,
             run,
             created,
@@ -278,8 +303,15 @@ mod tests {
             read_only: false,
             identity: Identity::AllSquash { uid: 1, gid: 2 },
             generation: 3,
+            frozen: vec![LayerId {
+                session: SessionId::new(9),
+                generation: 8,
+            }],
+            frozen_usage: Usage {
+                bytes: 5,
+                inodes: 6,
+            },
             revocation: 4,
-            root: (0o755, 5, 6),
             agent: "a".into(),
             run: String::new(),
             created: Timestamp::new(7, 8),

@@ -14,9 +14,9 @@ use bytes::Bytes;
 
 use crate::image::{Changes, Totals};
 use crate::keyspace;
-use crate::kv::{Isolation, KeyRange, Kv, KvError, Version};
-use crate::layers::Layers;
-use crate::record::session::{FlushRecord, OwnerRecord, ReplyRecord};
+use crate::kv::{Isolation, KeyRange, Kv, KvError, Transaction, Version};
+use crate::layers::{LayerId, Layers};
+use crate::record::session::{FlushRecord, OwnerRecord, ReplyRecord, SessionRecord};
 
 /// Attempts at one flush before its failure is reported.
 const ATTEMPTS_MAX: u32 = 50;
@@ -43,6 +43,19 @@ pub struct FlushBatch {
     pub replies: Vec<StoredReply>,
     /// Replies to forget: xid and hash.
     pub forgotten: Vec<(u32, [u8; 16])>,
+    /// Freeze the open layer as of these changes: afterwards the session's layers are
+    /// [`frozen`] of those before.
+    pub freeze: bool,
+}
+
+/// The layers after a flush that froze the open one.
+#[must_use]
+pub fn frozen(layers: &Layers) -> Layers {
+    let open = layers.open();
+    layers.freeze(LayerId {
+        session: open.session,
+        generation: open.generation.saturating_add(1),
+    })
 }
 
 /// Why a flush failed. In every case nothing of it was written.
@@ -154,7 +167,8 @@ impl Fence {
     ) -> Result<Version, FlushError> {
         let owner_key = keyspace::session_owner(self.session);
         let mut txn = kv.begin();
-        if self.refresh {
+        // A freeze reads the session's record, so it needs a read version of its own.
+        if self.refresh || batch.freeze {
             let found = txn.get(&owner_key, Isolation::Serializable).await;
             self.check_owner(found.map_err(FlushError::Kv)?.as_ref())?;
             self.refresh = false;
@@ -163,6 +177,9 @@ impl Fence {
             txn.add_read_conflict_range(&KeyRange::key(&owner_key));
         }
         layers.write(txn.as_mut(), &batch.changes);
+        if batch.freeze {
+            self.write_freeze(txn.as_mut(), layers, batch).await?;
+        }
         let number = self.number + 1;
         for reply in &batch.replies {
             let record = ReplyRecord {
@@ -184,6 +201,29 @@ impl Fence {
             .await
             .map(|committed| committed.version)
             .map_err(FlushError::Kv)
+    }
+
+    /// Puts a new open layer over the layers in the session's record.
+    async fn write_freeze(
+        &self,
+        txn: &mut dyn Transaction,
+        layers: &Layers,
+        batch: &FlushBatch,
+    ) -> Result<(), FlushError> {
+        let key = keyspace::session_meta(self.session);
+        let found = txn.get(&key, Isolation::Serializable).await;
+        let Some(found) = found.map_err(FlushError::Kv)? else {
+            return Err(FlushError::Fenced);
+        };
+        let mut record = SessionRecord::decode(&found).map_err(corrupt)?;
+        let (open, after) = (layers.open(), frozen(layers));
+        record.generation = after.open().generation;
+        record.frozen = after.frozen().to_vec();
+        record.frozen_usage = batch.totals.usage;
+        txn.set(&key, &record.encode());
+        let user = keyspace::layer_user(open.session, open.generation, self.session);
+        txn.set(&user, &[]);
+        Ok(())
     }
 
     /// Finds out whether the flush whose outcome is unknown took effect.

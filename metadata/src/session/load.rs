@@ -162,8 +162,9 @@ async fn load_blocks(
     // Read ahead to the end of the page, so that a sequential reader misses once in a while.
     let page = u32::try_from(BLOCKS_PAGE).unwrap_or(u32::MAX);
     let last = last.max(first.saturating_add(page - 1));
-    let range = keys::blocks(inode, first, last);
-    let scanned = layers.scan(txn.as_ref(), &range, BLOCKS_PAGE).await?;
+    let scanned = layers
+        .scan_blocks(txn.as_ref(), inode, (first, last), BLOCKS_PAGE)
+        .await?;
     let mut found = Vec::with_capacity(scanned.pairs.len());
     for (key, value) in &scanned.pairs {
         found.push((block_index(key)?, crate::record::block::decode(value)?));

@@ -4,7 +4,7 @@ mod flush;
 mod load;
 mod own;
 
-pub use flush::{Fence, FlushBatch, FlushError, StoredReply};
+pub use flush::{Fence, FlushBatch, FlushError, StoredReply, frozen};
 pub use load::{Loaded, load};
 pub(crate) use own::REPLIES_MAX;
-pub use own::{OwnError, Owned, root_record, take_over};
+pub use own::{OwnError, Owned, session_layers, take_over};

@@ -10,7 +10,7 @@ use super::flush::Fence;
 use crate::image::{DIRECTORY_BYTES, Totals};
 use crate::keyspace;
 use crate::kv::{Isolation, Kv, KvError, RangeLimit, Transaction};
-use crate::layers::{Base, Layers};
+use crate::layers::{Base, LayerId, Layers};
 use crate::record::RecordError;
 use crate::record::inode::InodeRecord;
 use crate::record::session::{FlushRecord, OwnerRecord, ReplyRecord, SessionRecord, SessionState};
@@ -48,6 +48,8 @@ pub struct Owned {
     pub tenant: TenantRecord,
     /// Where its image is.
     pub layers: Layers,
+    /// Nothing is in the open layer.
+    pub open_is_empty: bool,
     /// The right to flush.
     pub fence: Fence,
     /// Totals as of the last flush.
@@ -113,6 +115,12 @@ async fn try_take_over(
         None => FlushRecord::default(),
     };
     let replies = stored_replies(txn.as_ref(), id).await?;
+    let open = keyspace::delta_range(id, session.generation);
+    // Only the owner writes there; see `stored_replies`.
+    let first = txn
+        .get_range(&open, RangeLimit::pairs(1), Isolation::Snapshot)
+        .await?;
+    let open_is_empty = first.pairs.is_empty();
     let owner = OwnerRecord {
         gateway,
         epoch: before.next(),
@@ -120,11 +128,9 @@ async fn try_take_over(
     };
     txn.set(&owner_key, &owner.encode());
     let committed = txn.commit().await?;
-    let base = Base::Empty {
-        root: Box::new(root_record(&session)),
-    };
     Ok(Owned {
-        layers: Layers::new(id, session.generation, base),
+        layers: session_layers(id, &session, &workspace),
+        open_is_empty,
         fence: Fence::new(id, owner, flush.number, committed.version),
         totals: flush.totals,
         session,
@@ -167,10 +173,27 @@ async fn stored_replies(
         .collect())
 }
 
-/// The root directory of an image in which it was never changed.
+/// Where a session's image is.
 #[must_use]
-pub fn root_record(session: &SessionRecord) -> InodeRecord {
-    let (mode, uid, gid) = session.root;
+pub fn session_layers(
+    id: SessionId,
+    record: &SessionRecord,
+    workspace: &WorkspaceRecord,
+) -> Layers {
+    let open = LayerId {
+        session: id,
+        generation: record.generation,
+    };
+    let base = Base::Empty {
+        root: Box::new(root_record(workspace)),
+    };
+    Layers::new(open, record.frozen.clone(), base)
+}
+
+/// The root directory of an image in which it was never changed.
+fn root_record(workspace: &WorkspaceRecord) -> InodeRecord {
+    let (mode, uid, gid) = workspace.root;
+    let created = workspace.created;
     InodeRecord {
         stat: Stat {
             inode: InodeId::ROOT,
@@ -182,9 +205,9 @@ pub fn root_record(session: &SessionRecord) -> InodeRecord {
             size: DIRECTORY_BYTES,
             used: 0,
             device: Device::default(),
-            atime: session.created,
-            mtime: session.created,
-            ctime: session.created,
+            atime: created,
+            mtime: created,
+            ctime: created,
         },
         entries: 0,
         link: None,

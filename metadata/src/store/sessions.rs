@@ -5,8 +5,10 @@ use bytes::Bytes;
 
 use super::tickets::{NewTicket, TICKETS_READ_MAX, hash_in_index, write_ticket};
 use super::{Store, StoreError, damaged};
+use crate::image::{InodeNumbers, Totals, Usage};
 use crate::keyspace;
 use crate::kv::{Isolation, KeyRange, RangeLimit, Transaction};
+use crate::layers::LayerId;
 use crate::record::session::{FlushRecord, Identity, OwnerRecord, SessionRecord, SessionState};
 use crate::transact::Budget;
 
@@ -57,6 +59,21 @@ pub struct ExpiredPage {
     pub next: Option<SessionPosition>,
 }
 
+/// How a session is to be forked.
+#[derive(Clone, Debug)]
+pub struct ForkSession {
+    /// Refuse every change.
+    pub read_only: bool,
+    /// Whose identity calls run as; the source's if `None`.
+    pub identity: Option<Identity>,
+    /// The agent that opens it.
+    pub agent: String,
+    /// The run it belongs to.
+    pub run: String,
+    /// Seconds until it ends by itself.
+    pub ttl_seconds: Option<u64>,
+}
+
 /// A session that was just opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Opened {
@@ -93,8 +110,9 @@ impl Store {
             read_only: open.read_only,
             identity: open.identity,
             generation: 1,
+            frozen: Vec::new(),
+            frozen_usage: Usage::default(),
             revocation: 1,
-            root: workspace.record.root,
             agent: open.agent,
             run: open.run,
             created: now,
@@ -122,6 +140,80 @@ impl Store {
             record,
             flush: FlushRecord::default(),
         };
+        Ok(Opened {
+            session,
+            ticket: text,
+        })
+    }
+
+    /// Opens a session with the image that the frozen layers of `source` make, with a first ticket.
+    /// What is in the source's open layer is not in the fork: its owner freezes it before.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, `Invalid`, or the store fails.
+    ///
+    /// # Cancellation
+    ///
+    /// Not cancel-safe: it may or may not exist afterwards.
+    pub async fn fork_session(
+        &self,
+        tenant: TenantId,
+        source: SessionId,
+        fork: ForkSession,
+    ) -> Result<Opened, StoreError> {
+        check_label("agent", &fork.agent)?;
+        check_label("run", &fork.run)?;
+        let id = SessionId::new((self.rng.u64() >> 1).max(1));
+        let now = self.clock.wall();
+        let expires = fork.ttl_seconds.map(|seconds| now.plus_seconds(seconds));
+        let ticket = NewTicket {
+            expires,
+            ..NewTicket::of(id)
+        };
+        let text = self.ticket_text();
+        let (fork, kept_ticket, kept_text) = (&fork, &ticket, text.as_str());
+        let session = self
+            .transactor
+            .transact(Budget::default(), |txn, _| {
+                Box::pin(async move {
+                    // A fold or the end of the source conflicts with this read, so what is listed
+                    // here exists when this is committed.
+                    let from = require_session(txn, tenant, source).await?;
+                    let record = SessionRecord {
+                        tenant,
+                        workspace: from.workspace,
+                        state: SessionState::Open,
+                        read_only: fork.read_only,
+                        identity: fork.identity.unwrap_or(from.identity),
+                        generation: 1,
+                        frozen: from.frozen,
+                        frozen_usage: from.frozen_usage,
+                        revocation: 1,
+                        agent: fork.agent.clone(),
+                        run: fork.run.clone(),
+                        created: now,
+                        expires,
+                    };
+                    let flush = FlushRecord {
+                        number: 0,
+                        totals: Totals {
+                            usage: record.frozen_usage,
+                            numbers: InodeNumbers::default(),
+                        },
+                    };
+                    txn.set(&keyspace::session_meta(id), &record.encode());
+                    txn.set(&keyspace::session_flush(id), &flush.encode());
+                    txn.set(&keyspace::session_of(tenant, record.workspace, id), &[]);
+                    for layer in &record.frozen {
+                        let user = keyspace::layer_user(layer.session, layer.generation, id);
+                        txn.set(&user, &[]);
+                    }
+                    write_ticket(txn, kept_ticket, kept_text);
+                    Ok::<_, StoreError>(SessionInfo { id, record, flush })
+                })
+            })
+            .await?;
         Ok(Opened {
             session,
             ticket: text,
@@ -263,8 +355,23 @@ impl Store {
                             Isolation::Serializable,
                         )
                         .await?;
+                    let record = match txn
+                        .get(&keyspace::session_meta(id), Isolation::Serializable)
+                        .await?
+                    {
+                        Some(found) => {
+                            let record = SessionRecord::decode(&found);
+                            Some(record.map_err(damaged("session"))?)
+                        }
+                        None => None,
+                    };
+                    if let Some(record) = record {
+                        txn.clear_range(&keyspace::delta_range(id, record.generation));
+                        for layer in record.frozen {
+                            leave_layer(txn, layer, id).await?;
+                        }
+                    }
                     txn.clear_range(&keyspace::session_all(id));
-                    txn.clear_range(&keyspace::delta_all(id));
                     txn.clear(&keyspace::session_of(tenant, workspace, id));
                     txn.clear_range(&keyspace::tickets_of(id));
                     for (key, _) in tickets.pairs {
@@ -285,6 +392,49 @@ impl SessionInfo {
     pub fn is_expired(&self, now: Timestamp) -> bool {
         self.record.is_expired(now)
     }
+}
+
+/// Takes a frozen layer off the list of session `user`, and drops it if nobody else lists it.
+pub(super) async fn leave_layer(
+    txn: &mut dyn Transaction,
+    layer: LayerId,
+    user: SessionId,
+) -> Result<(), StoreError> {
+    let (session, generation) = (layer.session, layer.generation);
+    let own = keyspace::layer_user(session, generation, user);
+    txn.clear(&own);
+    // Two who leave at once conflict here, and the later one sees that it is the last.
+    let others = txn
+        .get_range(
+            &keyspace::layer_users(session, generation),
+            RangeLimit::pairs(1),
+            Isolation::Serializable,
+        )
+        .await?;
+    if others.pairs.is_empty() {
+        txn.clear_range(&keyspace::delta_range(session, generation));
+    }
+    Ok(())
+}
+
+/// An open session of the tenant, read so that any change of it conflicts.
+async fn require_session(
+    txn: &dyn Transaction,
+    tenant: TenantId,
+    id: SessionId,
+) -> Result<SessionRecord, StoreError> {
+    let what = format!("session {id}");
+    let found = txn
+        .get(&keyspace::session_meta(id), Isolation::Serializable)
+        .await?;
+    let record = match found {
+        Some(found) => SessionRecord::decode(&found).map_err(damaged(&what))?,
+        None => return Err(StoreError::NotFound { what }),
+    };
+    if record.tenant != tenant || record.state != SessionState::Open {
+        return Err(StoreError::NotFound { what });
+    }
+    Ok(record)
 }
 
 /// Reads a session. The transaction is never committed, so there is nothing to conflict with.
