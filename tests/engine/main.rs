@@ -21,6 +21,8 @@ mod rig;
 #[cfg(test)]
 mod run;
 #[cfg(test)]
+mod scenarios;
+#[cfg(test)]
 mod server;
 #[cfg(test)]
 mod slow_kv;

@@ -225,7 +225,7 @@ impl Server {
             let counters = it.counters();
             (
                 took + counters.takeovers.value(),
-                lost + counters.discarded.value(),
+                lost + counters.discarded.value() + counters.flushes_refused.value(),
             )
         })
     }

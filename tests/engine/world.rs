@@ -43,7 +43,6 @@ pub(crate) struct Tally {
     pub(crate) kills: u64,
     pub(crate) replayed: u64,
     pub(crate) replayed_from_store: u64,
-    pub(crate) evictions: u64,
     pub(crate) refused_full: u64,
 }
 
@@ -102,7 +101,8 @@ impl World {
             block_bytes: u64::from(block_bytes),
             file_bytes_max: u64::from(block_bytes) << 32,
             bytes_max: setting.bytes_max,
-            inodes_max: setting.inodes_max,
+            // The model counts the root.
+            inodes_max: setting.inodes_max + 1,
             read_only: false,
         };
         let config = WorkloadConfig {
@@ -552,7 +552,8 @@ impl World {
         self.rig.handles.learn(InodeId::ROOT, &root);
         self.rig.constants()?;
         let space = self.rig.fsstat()?;
-        self.model.check_usage(space.used_bytes, space.used_inodes)
+        self.model
+            .check_usage(space.used_bytes, space.used_inodes + 1)
     }
 
     fn spoil_chunks(&mut self) {
