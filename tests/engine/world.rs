@@ -572,6 +572,12 @@ impl World {
     /// The stores are full for a while.
     fn fill(&mut self) -> Verdict {
         self.settle_all()?;
+        // Taking the session over, or settling a commit whose outcome is unknown, needs a write.
+        self.calm();
+        let look = self.by_root(Op::Getattr {
+            inode: InodeId::ROOT,
+        });
+        self.single(&look)?;
         self.note("the stores are full".to_owned());
         self.rig.server.memory.set_available_bytes(Some(0));
         self.rig.server.chunks.fill();
@@ -600,6 +606,7 @@ impl World {
         self.rig
             .server
             .run(self.rig.client.idle(Duration::from_secs(3)));
+        self.disturb();
         self.settle_all()
     }
 
