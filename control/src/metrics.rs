@@ -96,6 +96,11 @@ const METRICS: &[Metric] = &[
         |g| number(g.gateway.counters().flush_failures.value()),
     ),
     counter(
+        "holdfast_gateway_flushes_refused_total",
+        "Groups of changes that the metadata store had no room for; they were refused.",
+        |g| number(g.gateway.counters().flushes_refused.value()),
+    ),
+    counter(
         "holdfast_gateway_flush_seconds_total",
         "Time spent in flushes.",
         |g| number(g.gateway.counters().flush_micros()) / 1e6,
