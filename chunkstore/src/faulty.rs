@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{ChunkId, Clock};
+use base::{ChunkId, Clock, DomainId};
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use crate::{ChunkError, ChunkFuture, ChunkStore, Domain};
+use crate::{ChunkError, ChunkFuture, ChunkStore, Domain, Hold};
 
 /// The calls that can be made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,6 +140,14 @@ impl ChunkStore for FaultyStore {
 
     fn cached(&self, domain: Domain, id: ChunkId) -> Option<Bytes> {
         self.inner.cached(domain, id)
+    }
+
+    fn hold(&self) -> Hold {
+        self.inner.hold()
+    }
+
+    fn touch(&self, domain: DomainId, id: ChunkId) {
+        self.inner.touch(domain, id);
     }
 
     fn available_bytes(&self) -> Option<u64> {

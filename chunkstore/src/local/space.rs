@@ -50,6 +50,11 @@ impl FreeSpace {
         Some(answer.free_bytes.saturating_sub(self.reserve_bytes))
     }
 
+    /// Free bytes of the device of `dir`, with the reserve, asked for anew.
+    pub(crate) fn now(dir: &File) -> Option<u64> {
+        free_bytes(dir)
+    }
+
     /// Takes note that this store wrote so much.
     pub(crate) fn used(&self, bytes: u64) {
         if let Some(answer) = self.last.lock().as_mut() {
