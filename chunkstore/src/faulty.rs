@@ -169,7 +169,7 @@ mod tests {
     use crate::memory::MemoryStore;
 
     const DOMAIN: Domain = Domain {
-        id: base::DomainId::new(1),
+        id: DomainId::new(1),
         key: [1; 32],
     };
 

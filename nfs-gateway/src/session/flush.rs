@@ -63,6 +63,7 @@ impl Session {
         let (ready, mut guards) = {
             let mut state = self.state.lock();
             state.image.set_durable(number);
+            state.holds.release(number);
             let mut ready = Vec::new();
             let mut later = Vec::new();
             for parked in std::mem::take(&mut state.parked) {

@@ -6,9 +6,11 @@
 //! it needs something from a store a task of its own gets that and runs the call again.
 //!
 //! There is one lock per session. It is held for the length of one operation, never across an
-//! await, and no other lock is taken under it but a connection's own.
+//! await, and no other lock is taken under it but a connection's own and those with which the
+//! chunk store counts holds.
 
 mod flush;
+mod holds;
 mod replies;
 mod slow;
 mod writeback;
@@ -81,6 +83,8 @@ struct State {
     losses: u64,
     /// Buffered bytes that the gateway's budget knows of.
     budgeted: usize,
+    /// Keep chunks whose references wait for a flush from being collected.
+    holds: holds::Holds,
 }
 
 /// A reply that waits until what it shows is durable.
@@ -159,6 +163,7 @@ impl Session {
             lost: false,
             losses: 0,
             budgeted: 0,
+            holds: holds::Holds::default(),
         };
         Self {
             record: owned.session,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::Timestamp;
+use base::{ChunkId, Timestamp};
 use bytes::Bytes;
 use chunkstore::ChunkError;
 use metadata::image::{Image, InodeNumbers, Piece};
@@ -15,6 +15,7 @@ use metadata::{FsError, Miss, OpError, OpResult};
 use super::{Attempt, Recipient, Request, Session, StableWrite, failure, writeback};
 use crate::gateway::decode_request;
 use crate::procedures::stable_reply;
+use crate::wire::reply::Payload;
 
 /// Loads for one call, at most: far more than the largest file or directory needs.
 const LOADS_MAX: u32 = 1_000_000;
@@ -73,6 +74,7 @@ impl Session {
             return self.hang_up(to);
         };
         let request = decoded.request();
+        let mut gone = None;
         for _ in 0..LOADS_MAX {
             let attempt = match retry {
                 Retry::Load(misses) => match self.load_all(&misses).await {
@@ -83,8 +85,11 @@ impl Session {
                     self.wait_for_flush().await;
                     self.attempt(&request, to)
                 }
-                Retry::Fetch(read, after) => match self.fetch(&read.pieces).await {
-                    Ok(payload) => self.answer_read(request.call.xid, &read, payload, after, to),
+                Retry::Fetch(read, after) => match self.fetch(&read.pieces, &mut gone).await {
+                    Ok(Some(payload)) => {
+                        self.answer_read(request.call.xid, &read, payload, after, to)
+                    }
+                    Ok(None) => self.attempt(&request, to),
                     Err(stop) => return self.stop(&request, &stop, to),
                 },
                 Retry::Store(stable) => match self.store_until(&stable).await {
@@ -200,8 +205,14 @@ impl Session {
         })
     }
 
-    /// Fetches the chunks among `pieces`.
-    async fn fetch(&self, pieces: &[Piece]) -> Result<crate::wire::reply::Payload, Stop> {
+    /// Fetches the chunks among `pieces`. `None`, with the chunk in `gone`, if one is not stored:
+    /// the file may have changed since the call looked at it, and the chunk been collected. That
+    /// cannot be if the call names the same chunk when it has run again.
+    async fn fetch(
+        &self,
+        pieces: &[Piece],
+        gone: &mut Option<ChunkId>,
+    ) -> Result<Option<Payload>, Stop> {
         let mut fetched = std::collections::HashMap::new();
         let began = self.shared.clock.monotonic();
         for piece in pieces {
@@ -212,6 +223,9 @@ impl Session {
                 match self.shared.chunks.get(self.domain, *id).await {
                     Ok(content) => {
                         fetched.insert(*id, content);
+                    }
+                    Err(ChunkError::NotFound(_)) if gone.replace(*id) != Some(*id) => {
+                        return Ok(None);
                     }
                     Err(error @ (ChunkError::NotFound(_) | ChunkError::Corrupt(_))) => {
                         tracing::error!(session = %self.view.session, %error, "file data is damaged");
@@ -228,7 +242,8 @@ impl Session {
                 }
             }
         }
-        writeback::payload(pieces, |id| fetched.get(&id).cloned()).map_err(|_| Stop::HangUp)
+        let payload = writeback::payload(pieces, |id| fetched.get(&id).cloned());
+        payload.map(Some).map_err(|_| Stop::HangUp)
     }
 
     /// Stores a file's data until all of the write or commit is in the block map.

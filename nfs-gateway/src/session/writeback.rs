@@ -6,8 +6,9 @@ use base::{ChunkId, InodeId};
 use bytes::{Bytes, BytesMut};
 use chunkstore::ChunkError;
 use futures_util::stream::{FuturesUnordered, TryStreamExt};
-use metadata::image::{Block, BlockJob, Piece, WriteJob};
+use metadata::image::{Block, BlockJob, Piece};
 
+use super::holds::HeldJob;
 use super::{Session, State};
 use crate::wire::reply::Payload;
 
@@ -67,17 +68,14 @@ fn index(number: u32) -> usize {
 impl Session {
     /// What to store next of a file, after settling in memory what is small. `None` if a
     /// write-back of the file runs, or nothing is left.
-    pub(super) fn next_job(
-        self: &Arc<Self>,
-        state: &mut State,
-        inode: InodeId,
-    ) -> Option<WriteJob> {
+    pub(super) fn next_job(self: &Arc<Self>, state: &mut State, inode: InodeId) -> Option<HeldJob> {
         let (_, ran) = state.image.run(|image| image.settle_small(inode));
         if ran.changed {
             self.kick_flush(state);
             self.written.notify_waiters();
         }
-        state.image.begin_write(inode, JOB_BYTES)
+        let job = state.image.begin_write(inode, JOB_BYTES)?;
+        Some(HeldJob::new(self.shared.chunks.as_ref(), self.domain, job))
     }
 
     /// Begins a write-back that nobody waits for.
@@ -126,7 +124,8 @@ impl Session {
     ///
     /// After `NoSpace` the file's unwritten data is given up, and the write verifier changes, so
     /// that every client resends what it has not committed. After other errors the data stays.
-    pub(super) async fn write_back(self: &Arc<Self>, job: WriteJob) -> Result<(), ChunkError> {
+    pub(super) async fn write_back(self: &Arc<Self>, held: HeldJob) -> Result<(), ChunkError> {
+        let HeldJob { job, hold } = held;
         let inode = job.inode;
         let stored = self.store_blocks(job.blocks).await;
         let mut state = self.state.lock();
@@ -134,6 +133,8 @@ impl Session {
             Ok(blocks) => {
                 let (_, ran) = state.image.run(|image| image.finish_write(inode, blocks));
                 if ran.changed {
+                    let number = state.image.applied();
+                    state.holds.keep(number, hold);
                     self.kick_flush(&mut state);
                 }
                 Ok(())
