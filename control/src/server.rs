@@ -15,6 +15,7 @@ use serde::Serialize;
 use tokio::net::TcpListener;
 
 use crate::api::{ApiState, BoundedListener, router};
+use crate::collector::Collector;
 use crate::data_dir::{ControlFile, DataDir, SessionFile};
 use crate::expiry;
 use crate::failure::{Failure, FailureKind};
@@ -132,12 +133,14 @@ impl Server {
         };
         dir.keep_control(&control_file(&ready))?;
         let calls = Tasks::new();
+        let tasks = Tasks::new();
+        let collector = start_collector(&kv, &local, &clock, &tasks);
         let counted = Counted {
             gateway: Arc::clone(&gateway),
             local,
             cached,
+            collector,
         };
-        let tasks = Tasks::new();
         expiry::start(
             &tasks,
             store.clone(),
@@ -251,6 +254,22 @@ async fn open_metadata(
         Ok(Err(error)) => Err(of_open(&error)),
         Err(error) => Err(Failure::error(format_args!("open metadata store: {error}"))),
     }
+}
+
+fn start_collector(
+    kv: &Arc<EmbeddedKv>,
+    chunks: &Arc<LocalStore>,
+    clock: &Arc<dyn Clock>,
+    tasks: &Tasks,
+) -> Arc<Collector> {
+    let collector = Collector::new(
+        Arc::<EmbeddedKv>::clone(kv),
+        Arc::clone(chunks),
+        Arc::clone(clock),
+        tasks.clone(),
+    );
+    collector.start();
+    collector
 }
 
 /// The store in `chunks/`, as it is.

@@ -183,6 +183,12 @@ impl LocalStore {
         })
     }
 
+    /// Bytes of the device that holds the packs, used or not; `None` if it does not tell.
+    #[must_use]
+    pub fn device_bytes(&self) -> Option<u64> {
+        super::space::device_bytes(&self.shared.shelf.dir)
+    }
+
     /// How many holds there are.
     #[must_use]
     pub fn holds(&self) -> u64 {

@@ -73,3 +73,9 @@ fn free_bytes(dir: &File) -> Option<u64> {
     // What an ordinary user may still use.
     Some(space.f_bavail.saturating_mul(space.f_frsize))
 }
+
+/// Bytes of the device of `dir`, used or not. `None` if it does not tell.
+pub(crate) fn device_bytes(dir: &File) -> Option<u64> {
+    let space = rustix::fs::fstatvfs(dir).ok()?;
+    Some(space.f_blocks.saturating_mul(space.f_frsize))
+}
