@@ -26,6 +26,9 @@ use crate::settings::Settings;
 /// Name of the workspace that the first start of `holdfast up` makes.
 const WORKSPACE: &str = "default";
 
+/// Shortest pack of file content, in bytes: shorter ones would be too many.
+const PACK_BYTES_MIN: u64 = 8 << 20;
+
 /// API calls in flight get this long at shutdown.
 const API_DRAIN: Duration = Duration::from_secs(5);
 
@@ -279,9 +282,13 @@ async fn open_chunks(
     clock: Arc<dyn Clock>,
 ) -> Result<Arc<LocalStore>, Failure> {
     let path = dir.chunks();
+    let defaults = LocalOptions::default();
     let options = LocalOptions {
         reserve_bytes: settings.disk_reserve.0,
-        ..LocalOptions::default()
+        // Not longer than the reserve: half of it must do to rewrite a pack of which less than
+        // half is live, also when the disk is full.
+        pack_bytes: (settings.disk_reserve.0).clamp(PACK_BYTES_MIN, defaults.pack_bytes),
+        ..defaults
     };
     let opened = tokio::task::spawn_blocking(move || LocalStore::open(&path, options, clock)).await;
     match opened {
