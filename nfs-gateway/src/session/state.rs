@@ -9,6 +9,7 @@ use metadata::image::{Image, Totals};
 use metadata::session::{Fence, StoredReply};
 use parking_lot::MutexGuard;
 
+use super::holds::Holds;
 use super::replies::Calls;
 use super::{Parked, Session};
 
@@ -46,6 +47,8 @@ pub(super) struct State {
     pub(super) evicting: bool,
     /// Buffered bytes that the gateway's budget knows of.
     budgeted: usize,
+    /// Keep chunks whose references wait for a flush from being collected.
+    pub(super) holds: Holds,
 }
 
 impl State {
@@ -64,6 +67,7 @@ impl State {
             full_until: None,
             evicting: false,
             budgeted: 0,
+            holds: Holds::default(),
         }
     }
 
