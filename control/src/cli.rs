@@ -38,6 +38,9 @@ pub enum Command {
     Session(SessionCommand),
     /// Mount a session on a directory, or print how.
     Mount(Mount),
+    /// Remove file content that nothing refers to. A server does that by itself, too, when space is
+    /// short, and from time to time.
+    Gc(Gc),
     /// Check everything in a data directory that no server uses; changes nothing. Exit code 1 if
     /// there is something wrong.
     Check(Check),
@@ -228,6 +231,17 @@ pub struct Mount {
     /// What the mount's ticket grants.
     #[command(flatten)]
     pub grant: Grant,
+    /// The server.
+    #[command(flatten)]
+    pub server: ServerArgs,
+}
+
+/// Arguments of `gc`.
+#[derive(Debug, Args)]
+pub struct Gc {
+    /// Only find out what could be removed.
+    #[arg(long)]
+    pub dry_run: bool,
     /// The server.
     #[command(flatten)]
     pub server: ServerArgs,

@@ -68,7 +68,7 @@ impl LocalStore {
 }
 
 impl Shared {
-    fn sealed_entries(&self, number: u32) -> io::Result<Vec<PackEntry>> {
+    pub(super) fn sealed_entries(&self, number: u32) -> io::Result<Vec<PackEntry>> {
         if let Some(sidecar) = Sidecar::load(self.shelf.packs.dir(), number) {
             return Ok(sidecar.entries);
         }

@@ -2,10 +2,20 @@
 //! calls that made them. While it runs the next gathers.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use metadata::session::{FlushBatch, FlushError};
+use metadata::image::Totals;
+use metadata::kv::KvError;
+use metadata::session::{Fence, FlushBatch, FlushError};
 
-use super::{Parked, Recipient, Session, State};
+use super::state::State;
+use super::{Parked, Recipient, Retry, Session};
+
+/// How long a flush is tried again before the session is given up.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Pause between tries of a flush.
+const PAUSE: Duration = Duration::from_millis(100);
 
 impl Session {
     /// Begins a flush unless one runs or there is nothing to write.
@@ -23,10 +33,10 @@ impl Session {
     }
 
     /// Flushes until nothing is left.
-    async fn flush_all(self: Arc<Self>, mut fence: metadata::session::Fence) {
+    async fn flush_all(self: Arc<Self>, mut fence: Fence) {
         loop {
             let (batch, number) = {
-                let mut state = self.state.lock();
+                let mut state = self.lock();
                 if state.lost || state.image.applied() == state.image.durable() {
                     state.fence = Some(fence);
                     return;
@@ -46,23 +56,49 @@ impl Session {
                 )
             };
             let began = self.shared.clock.monotonic();
-            let result = fence
-                .flush(self.shared.kv.as_ref(), &self.layers, &batch)
-                .await;
+            let result = self.flush_patiently(&mut fence, &batch).await;
             self.shared
                 .counters
                 .flushed(self.shared.clock.monotonic().saturating_sub(began));
             match result {
-                Ok(()) => self.flush_done(number),
+                Ok(()) => self.flush_done(number, batch.totals),
+                Err(FlushError::NoSpace) => return self.flush_refused(fence, batch),
                 Err(error) => return self.flush_failed(&error),
             }
         }
     }
 
-    fn flush_done(&self, number: u64) {
+    /// Flushes one batch; a store that fails for a moment is only a pause. What waits for the flush
+    /// waits as long as any call does, and is hung up on then.
+    async fn flush_patiently(
+        &self,
+        fence: &mut Fence,
+        batch: &FlushBatch,
+    ) -> Result<(), FlushError> {
+        let clock = &self.shared.clock;
+        let began = clock.monotonic();
+        loop {
+            let result = fence
+                .flush(self.shared.kv.as_ref(), &self.layers, batch)
+                .await;
+            let Err(FlushError::Kv(error)) = &result else {
+                return result;
+            };
+            let waited = clock.monotonic().saturating_sub(began);
+            if !may_heal(error) || waited > PATIENCE || self.lock().lost {
+                return result;
+            }
+            tracing::debug!(session = %self.view.session, %error, "flush is tried again");
+            clock.sleep(PAUSE).await;
+        }
+    }
+
+    fn flush_done(&self, number: u64, totals: Totals) {
         let (ready, mut guards) = {
-            let mut state = self.state.lock();
+            let mut state = self.lock();
             state.image.set_durable(number);
+            state.durable_totals = totals;
+            state.holds.release(number);
             let mut ready = Vec::new();
             let mut later = Vec::new();
             for parked in std::mem::take(&mut state.parked) {
@@ -99,6 +135,30 @@ impl Session {
         self.flushed.notify_waiters();
     }
 
+    /// The store has no room for what changed. Nothing of it was written, so the image is set back
+    /// to what is stored, and the session goes on: what waited runs again, which refuses changes
+    /// and answers the rest from what is stored. Buffered data goes, too; the verifier says so.
+    fn flush_refused(self: Arc<Self>, fence: Fence, batch: FlushBatch) {
+        tracing::warn!(session = %self.view.session, "the metadata store is full, changes are refused");
+        self.shared.counters.flushes_refused.count();
+        let now = self.shared.clock.monotonic();
+        let parked = {
+            let mut state = self.lock();
+            state.fence = Some(fence);
+            state.calls.give_back_forgotten(batch.forgotten);
+            if state.lost {
+                Vec::new()
+            } else {
+                state.set_back(now)
+            }
+        };
+        for Parked { record, to, .. } in parked {
+            self.go_slow(record, Retry::Again, to);
+        }
+        self.flushed.notify_waiters();
+        self.written.notify_waiters();
+    }
+
     /// The image in memory is ahead of the store and cannot be written: it is given up. The
     /// clients ask again, and the session is loaded anew by whoever owns it then.
     fn flush_failed(self: Arc<Self>, error: &FlushError) {
@@ -114,5 +174,18 @@ impl Session {
         }
         self.retire();
         self.shared.forget(&self);
+    }
+}
+
+/// Whether another try of a flush may end otherwise. (`NoSpace` comes here only while the outcome
+/// of a commit has to be settled.)
+fn may_heal(error: &KvError) -> bool {
+    match error {
+        KvError::Conflict
+        | KvError::VersionTooOld
+        | KvError::OutcomeUnknown
+        | KvError::Unavailable(_)
+        | KvError::NoSpace => true,
+        KvError::Limit(_) | KvError::Usage(_) | KvError::Corrupt(_) => false,
     }
 }
