@@ -123,6 +123,9 @@ pub enum WorkspaceCommand {
 pub enum SessionCommand {
     /// Open a session and print how to mount it.
     Open(OpenArgs),
+    /// Fork a session as it is now, with all that its clients have written, and print how to mount
+    /// the fork.
+    Fork(ForkArgs),
     /// List sessions.
     Ls {
         /// Those of this workspace only.
@@ -171,6 +174,32 @@ pub struct OpenArgs {
     #[arg(long, value_name = "NAME", default_value = "")]
     pub run: String,
     /// It ends by itself after this time.
+    #[arg(long, value_name = "DURATION")]
+    pub ttl: Option<Period>,
+    /// The server.
+    #[command(flatten)]
+    pub server: ServerArgs,
+}
+
+/// Arguments of `session fork`.
+#[derive(Debug, Args)]
+pub struct ForkArgs {
+    /// The session to fork.
+    pub session: String,
+    /// Refuse every change in the fork.
+    #[arg(long)]
+    pub read_only: bool,
+    /// Whose identity calls run as: `passthrough`, `root-squash` or `all-squash=UID:GID` [default:
+    /// the source's]
+    #[arg(long, value_name = "RULE")]
+    pub identity: Option<String>,
+    /// The agent that forks it.
+    #[arg(long, value_name = "NAME", default_value = "")]
+    pub agent: String,
+    /// The run it belongs to.
+    #[arg(long, value_name = "NAME", default_value = "")]
+    pub run: String,
+    /// The fork ends by itself after this time.
     #[arg(long, value_name = "DURATION")]
     pub ttl: Option<Period>,
     /// The server.

@@ -58,6 +58,27 @@ pub struct OpenSession {
     pub ttl_seconds: Option<u64>,
 }
 
+/// A session to be forked.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ForkSession {
+    /// Refuse every change in the fork.
+    #[serde(default)]
+    pub read_only: bool,
+    /// `passthrough`, `root-squash` or `all-squash=UID:GID`; as the source's if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<String>,
+    /// The agent that forks it.
+    #[serde(default)]
+    pub agent: String,
+    /// The run it belongs to.
+    #[serde(default)]
+    pub run: String,
+    /// Seconds until the fork ends by itself; without it stays until closed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl_seconds: Option<u64>,
+}
+
 /// A session.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Session {

@@ -5,14 +5,14 @@
 //! `docs/design/0002-collection.md`: a reference that is made while a walk runs is made under a
 //! hold, by a `put` or with a `touch`.
 
-use base::{ChunkId, DomainId, SessionId};
+use base::{ChunkId, DomainId};
 use bytes::Bytes;
 
 use crate::image::Body;
 use crate::keyspace::image::ImageKey;
 use crate::keyspace::{self, Key};
 use crate::kv::{Isolation, KeyRange, Kv, KvError, RangeLimit, Transaction};
-use crate::layers::untag;
+use crate::layers::{LayerId, untag};
 use crate::record::block;
 use crate::record::session::SessionRecord;
 
@@ -93,17 +93,17 @@ impl References {
         let page = txn
             .get_range(range, RangeLimit::pairs(PAGE), Isolation::Snapshot)
             .await?;
-        let mut domain: Option<(SessionId, DomainId)> = None;
+        let mut domain: Option<(LayerId, DomainId)> = None;
         for (key, stored) in &page.pairs {
             self.counts.keys += 1;
-            let Some((session, id)) = reference(key, stored)? else {
+            let Some((layer, id)) = reference(key, stored)? else {
                 continue;
             };
             let owner = match domain {
-                Some((of, owner)) if of == session => owner,
-                _ => domain_of(txn.as_ref(), session).await?,
+                Some((of, owner)) if of == layer => owner,
+                _ => domain_of(txn.as_ref(), layer).await?,
             };
-            domain = Some((session, owner));
+            domain = Some((layer, owner));
             self.counts.references += 1;
             each(owner, id);
         }
@@ -124,14 +124,14 @@ impl Default for References {
     }
 }
 
-/// The session and the chunk that a stored pair refers to, if it does.
-fn reference(key: &Bytes, stored: &Bytes) -> Result<Option<(SessionId, ChunkId)>, ReferenceError> {
+/// The layer and the chunk that a stored pair refers to, if it does.
+fn reference(key: &Bytes, stored: &Bytes) -> Result<Option<(LayerId, ChunkId)>, ReferenceError> {
     let corrupt = |why: String| ReferenceError::Corrupt {
         what: format!("key {}", key.escape_ascii()),
         why,
     };
     let decoded = keyspace::decode(key).map_err(|why| corrupt(why.to_string()))?;
-    let Key::Delta(session, _, ImageKey::Block { .. }) = decoded else {
+    let Key::Delta(session, generation, ImageKey::Block { .. }) = decoded else {
         return Ok(None);
     };
     // A tombstone refers to nothing; what it hides is a key of its own.
@@ -140,23 +140,43 @@ fn reference(key: &Bytes, stored: &Bytes) -> Result<Option<(SessionId, ChunkId)>
     };
     let block = block::decode(&value).map_err(|why| corrupt(why.to_string()))?;
     Ok(match block.body {
-        Body::Chunk { id, .. } => Some((session, id)),
+        Body::Chunk { id, .. } => {
+            let layer = LayerId {
+                session,
+                generation,
+            };
+            Some((layer, id))
+        }
         Body::Empty | Body::Inline(_) => None,
     })
 }
 
-/// The domain of a session's chunks, read in the transaction that found its blocks: a session that
-/// is closed loses its record and its blocks at once.
-async fn domain_of(txn: &dyn Transaction, session: SessionId) -> Result<DomainId, ReferenceError> {
+/// The domain of a layer's chunks, read in the transaction that found its blocks: a layer goes with
+/// the last session that lists it. That need not be the one that wrote it.
+async fn domain_of(txn: &dyn Transaction, layer: LayerId) -> Result<DomainId, ReferenceError> {
+    let (session, generation) = (layer.session, layer.generation);
     let corrupt = |why: String| ReferenceError::Corrupt {
         what: format!("session {session}"),
         why,
     };
     // Never committed: nothing to conflict with.
-    let record = txn
+    let mut record = txn
         .get(&keyspace::session_meta(session), Isolation::Snapshot)
-        .await?
-        .ok_or_else(|| corrupt("it has files and no record".to_owned()))?;
+        .await?;
+    if record.is_none() {
+        let users = keyspace::layer_users(session, generation);
+        let users = txn
+            .get_range(&users, RangeLimit::pairs(1), Isolation::Snapshot)
+            .await?;
+        if let Some((key, _)) = users.pairs.first()
+            && let Ok(Key::LayerUser(_, _, user)) = keyspace::decode(key)
+        {
+            record = txn
+                .get(&keyspace::session_meta(user), Isolation::Snapshot)
+                .await?;
+        }
+    }
+    let record = record.ok_or_else(|| corrupt("it has files and no record".to_owned()))?;
     let record = SessionRecord::decode(&record).map_err(|why| corrupt(why.to_string()))?;
     Ok(DomainId::new(record.tenant.raw()))
 }

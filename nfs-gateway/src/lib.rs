@@ -27,3 +27,4 @@ pub use gateway::{Engines, Gateway, GatewayOptions};
 pub use handle::{FileHandle, HANDLE_BYTES, HandleKey, HandleKeys, SignedHandle, Stale};
 pub use metrics::GatewayCounters;
 pub use server::{Server, ServerLimits, Service};
+pub use session::FreezeError;

@@ -96,6 +96,19 @@ impl Rig {
         self.server.run(async { client.move_to(address) });
     }
 
+    /// Goes over to a fork of the session, whose handles are to be those of the same inodes.
+    pub(crate) fn fork(&mut self, close: bool) -> Result<(), String> {
+        self.server.fork(close)?;
+        self.client.history.clear();
+        let keys = self.server.handle_keys();
+        self.handles.move_to(self.server.session, &keys);
+        let root = self
+            .mount(&self.server.ticket.clone())
+            .map_err(|status| format!("MNT of the fork fails with {status}"))?;
+        self.handles.learn(InodeId::ROOT, &root);
+        Ok(())
+    }
+
     /// Starts one more gateway, to which the client goes. The one before lives on.
     pub(crate) fn hand_over(&mut self) {
         let address = self.server.start();
@@ -104,7 +117,11 @@ impl Rig {
     }
 
     /// Makes calls at the same time.
-    pub(crate) fn call_all(&mut self, calls: &[Call], mishaps: Mishaps) -> Result<Vec<Reply>, String> {
+    pub(crate) fn call_all(
+        &mut self,
+        calls: &[Call],
+        mishaps: Mishaps,
+    ) -> Result<Vec<Reply>, String> {
         let mut records = Vec::new();
         let mut listings = Vec::new();
         for call in calls {

@@ -50,12 +50,15 @@ fn run_seeds(share: u64) {
         return;
     }
     let seeds = number("HOLDFAST_SEEDS").unwrap_or(SEEDS);
-    let mut calls = 0;
+    let (mut calls, mut forks) = (0, 0);
     for seed in 0..seeds {
-        calls += run(share * seeds + seed, ops).calls;
+        let tally = run(share * seeds + seed, ops);
+        calls += tally.calls;
+        forks += tally.forks;
     }
     // A test that makes no calls proves nothing.
     assert!(calls > seeds * 50, "{calls} calls in {seeds} seeds");
+    assert!(forks >= seeds / 5, "{forks} forks in {seeds} seeds");
 }
 
 #[test]

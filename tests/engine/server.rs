@@ -13,8 +13,8 @@ use metadata::kv::memory::MemoryKv;
 use metadata::kv::{Isolation, Kv};
 use metadata::record::session::{Identity, SessionRecord};
 use metadata::record::workspace::{TenantRecord, WorkspaceRecord};
-use metadata::store::{NewWorkspace, OpenSession, Store};
-use nfs_gateway::{Engines, Gateway, GatewayOptions};
+use metadata::store::{ForkSession, NewWorkspace, OpenSession, Store};
+use nfs_gateway::{Engines, Gateway, GatewayOptions, HandleKey, HandleKeys};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
@@ -228,6 +228,55 @@ impl Server {
                 lost + counters.discarded.value() + counters.flushes_refused.value(),
             )
         })
+    }
+
+    /// Freezes the session while calls go on.
+    pub(crate) fn begin_freeze(&self) {
+        let (gateway, session) = (Arc::clone(self.gateway()), self.session);
+        let work = async move {
+            // The stores may fail it, and then nothing has happened.
+            drop(gateway.freeze(session).await);
+        };
+        self.run(async { base::Tasks::new().spawn(work) });
+    }
+
+    /// Goes over to a fork of the session; ends the session itself if `close`.
+    pub(crate) fn fork(&mut self, close: bool) -> Result<(), String> {
+        let (store, gateway) = (self.store(), Arc::clone(self.gateway()));
+        let (source, tenant) = (self.session, TenantId::DEFAULT);
+        let fork = ForkSession {
+            read_only: false,
+            identity: None,
+            agent: String::new(),
+            run: String::new(),
+            ttl_seconds: None,
+        };
+        let opened = self.run(async {
+            let frozen = gateway.freeze(source).await;
+            frozen.map_err(|error| format!("freeze: {error}"))?;
+            let opened = store.fork_session(tenant, source, fork).await;
+            let opened = opened.map_err(|error| format!("fork: {error}"))?;
+            if close {
+                let closed = store.close_session(tenant, source).await;
+                closed.map_err(|error| format!("close: {error}"))?;
+                gateway.drop_session(source);
+            }
+            Ok::<_, String>(opened)
+        })?;
+        self.session = opened.session.id;
+        self.ticket = opened.ticket;
+        Ok(())
+    }
+
+    /// What signs file handles.
+    pub(crate) fn handle_keys(&self) -> HandleKeys {
+        let store = self.store();
+        let record = self.run(async { store.handle_keys().await.unwrap() });
+        let mut keys = record
+            .keys
+            .iter()
+            .map(|(id, key)| HandleKey::new(*id, *key));
+        HandleKeys::new(keys.next().unwrap(), keys.next())
     }
 
     /// The gateway that clients talk to.

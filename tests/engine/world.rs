@@ -44,6 +44,7 @@ pub(crate) struct Tally {
     pub(crate) replayed: u64,
     pub(crate) replayed_from_store: u64,
     pub(crate) refused_full: u64,
+    pub(crate) forks: u64,
 }
 
 /// One run.
@@ -168,7 +169,8 @@ impl World {
             90..92 => self.copy()?,
             92..94 => self.idle()?,
             94 => self.extras()?,
-            95 => self.spoil_chunks(),
+            95 if self.rng.random() => self.spoil_chunks(),
+            95 => self.fork()?,
             96 => self.settle_all()?,
             97 => self.fill()?,
             98 => self.compare()?,
@@ -224,9 +226,29 @@ impl World {
             .collect()
     }
 
+    /// Goes on in a fork, which has all that was written, confirmed or not.
+    fn fork(&mut self) -> Verdict {
+        let close = self.rng.random();
+        self.note(format!("fork; close {close}"));
+        self.calm();
+        self.rig.server.chunks.heal();
+        self.rig.fork(close)?;
+        self.disturb();
+        self.model.set_read_only(false);
+        // It is stored: nobody has to send it again.
+        self.unconfirmed.clear();
+        self.tally.forks += 1;
+        self.settle_rest()?;
+        self.compare()
+    }
+
     /// Calls that are in progress together, without a loss.
     fn batch(&mut self, count: usize) -> Verdict {
         let calls = self.calls(count);
+        if self.rng.random_ratio(1, 30) {
+            self.note("freeze".to_owned());
+            self.rig.server.begin_freeze();
+        }
         let mishaps = if self.rng.random_ratio(1, 6) {
             self.mishaps(false)
         } else {

@@ -74,13 +74,23 @@ impl ApiState {
         T: Send + 'static,
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
+        self.to_end_with(async move { work.await.map_err(ApiError::from) })
+            .await
+    }
+
+    /// Like [`ApiState::to_end`], for work of more than the store.
+    async fn to_end_with<T, F>(&self, work: F) -> Result<T, ApiError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, ApiError>> + Send + 'static,
+    {
         let (done, result) = tokio::sync::oneshot::channel();
         self.tasks.spawn(async move {
             // Nobody waits any more if the caller has gone.
             drop(done.send(work.await));
         });
         match result.await {
-            Ok(result) => result.map_err(ApiError::from),
+            Ok(result) => result,
             Err(_) => Err(ApiError::not_ready(
                 "the call did not end: look before trying again",
             )),
@@ -103,6 +113,10 @@ pub fn router(state: Arc<ApiState>) -> Router {
         .route(
             "/v1/sessions/{session}",
             get(sessions::show).delete(sessions::close),
+        )
+        .route(
+            "/v1/sessions/{session}/fork",
+            axum::routing::post(sessions::fork),
         )
         .route(
             "/v1/sessions/{session}/tickets",

@@ -3,6 +3,8 @@ use std::sync::Arc;
 
 use base::{InodeId, ManualClock, TenantId, Timestamp, WorkspaceId};
 
+use base::SessionId;
+
 use super::*;
 use crate::image::Block;
 use crate::keyspace::image as keys;
@@ -18,7 +20,8 @@ fn session_record(tenant: u64) -> SessionRecord {
         identity: Identity::Passthrough,
         generation: 1,
         revocation: 0,
-        root: (0o777, 0, 0),
+        frozen: Vec::new(),
+        frozen_usage: crate::image::Usage::default(),
         agent: String::new(),
         run: String::new(),
         created: Timestamp::EPOCH,

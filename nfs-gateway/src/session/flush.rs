@@ -4,10 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use metadata::image::Totals;
 use metadata::kv::KvError;
-use metadata::session::{Fence, FlushBatch, FlushError};
+use metadata::layers::Layers;
+use metadata::session::{Fence, FlushBatch, FlushError, frozen};
 
+use super::freeze::{FreezeError, Freezer};
 use super::state::State;
 use super::{Parked, Recipient, Retry, Session};
 
@@ -20,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 impl Session {
     /// Begins a flush unless one runs or there is nothing to write.
     pub(super) fn kick_flush(self: &Arc<Self>, state: &mut State) {
-        if state.lost || state.image.applied() == state.image.durable() {
+        if state.lost || !state.has_to_flush() {
             return;
         }
         let Some(fence) = state.fence.take() else {
@@ -35,34 +36,35 @@ impl Session {
     /// Flushes until nothing is left.
     async fn flush_all(self: Arc<Self>, mut fence: Fence) {
         loop {
-            let (batch, number) = {
+            let (batch, taken) = {
                 let mut state = self.lock();
-                if state.lost || state.image.applied() == state.image.durable() {
+                if state.lost || !state.has_to_flush() {
                     state.fence = Some(fence);
                     return;
                 }
-                let number = state.image.applied();
-                let (changes, totals) = state.image.take_changes();
-                let replies = std::mem::take(&mut state.replies);
-                let forgotten = state.calls.take_forgotten();
-                (
-                    FlushBatch {
-                        changes,
-                        totals,
-                        replies,
-                        forgotten,
-                    },
-                    number,
-                )
+                state.take_batch()
+            };
+            let Some(batch) = batch else {
+                // There is nothing to freeze.
+                taken.tell(&Ok(()));
+                continue;
             };
             let began = self.shared.clock.monotonic();
-            let result = self.flush_patiently(&mut fence, &batch).await;
+            let result = self
+                .flush_patiently(&mut fence, &taken.layers, &batch)
+                .await;
             self.shared
                 .counters
                 .flushed(self.shared.clock.monotonic().saturating_sub(began));
             match result {
-                Ok(()) => self.flush_done(number, batch.totals),
-                Err(FlushError::NoSpace) => return self.flush_refused(fence, batch),
+                Ok(()) => {
+                    self.flush_done(&taken, &batch);
+                    taken.tell(&Ok(()));
+                }
+                Err(FlushError::NoSpace) => {
+                    taken.tell(&Err(FreezeError::NoSpace));
+                    return self.flush_refused(fence, batch);
+                }
                 Err(error) => return self.flush_failed(&error),
             }
         }
@@ -73,14 +75,13 @@ impl Session {
     async fn flush_patiently(
         &self,
         fence: &mut Fence,
+        layers: &Layers,
         batch: &FlushBatch,
     ) -> Result<(), FlushError> {
         let clock = &self.shared.clock;
         let began = clock.monotonic();
         loop {
-            let result = fence
-                .flush(self.shared.kv.as_ref(), &self.layers, batch)
-                .await;
+            let result = fence.flush(self.shared.kv.as_ref(), layers, batch).await;
             let Err(FlushError::Kv(error)) = &result else {
                 return result;
             };
@@ -93,11 +94,18 @@ impl Session {
         }
     }
 
-    fn flush_done(&self, number: u64, totals: Totals) {
+    fn flush_done(&self, taken: &Taken, batch: &FlushBatch) {
+        let number = taken.number;
         let (ready, mut guards) = {
             let mut state = self.lock();
             state.image.set_durable(number);
-            state.durable_totals = totals;
+            state.durable_totals = batch.totals;
+            if batch.freeze {
+                state.layers = Arc::new(frozen(&taken.layers));
+                state.open_is_empty = true;
+            } else if !batch.changes.is_empty() {
+                state.open_is_empty = false;
+            }
             state.holds.release(number);
             let mut ready = Vec::new();
             let mut later = Vec::new();
@@ -174,6 +182,54 @@ impl Session {
         }
         self.retire();
         self.shared.forget(&self);
+    }
+}
+
+/// What a flush needs to know when it is over.
+struct Taken {
+    /// It covers changes up to this number.
+    number: u64,
+    /// Where it writes.
+    layers: Arc<Layers>,
+    /// Who waits for the freeze that it makes.
+    freezers: Vec<Freezer>,
+}
+
+impl Taken {
+    fn tell(self, result: &Result<(), FreezeError>) {
+        for freezer in self.freezers {
+            // Nobody has to wait for it.
+            drop(freezer.send(result.clone()));
+        }
+    }
+}
+
+impl State {
+    fn has_to_flush(&self) -> bool {
+        self.image.applied() != self.image.durable() || !self.freezers.is_empty()
+    }
+
+    /// What the next flush writes; `None` if all that is wanted is a freeze of nothing.
+    fn take_batch(&mut self) -> (Option<FlushBatch>, Taken) {
+        let number = self.image.applied();
+        let taken = Taken {
+            number,
+            layers: Arc::clone(&self.layers),
+            freezers: std::mem::take(&mut self.freezers),
+        };
+        if number == self.image.durable() && self.open_is_empty {
+            return (None, taken);
+        }
+        let (changes, totals) = self.image.take_changes();
+        let is_empty = self.open_is_empty && changes.is_empty();
+        let batch = FlushBatch {
+            changes,
+            totals,
+            replies: std::mem::take(&mut self.replies),
+            forgotten: self.calls.take_forgotten(),
+            freeze: !taken.freezers.is_empty() && !is_empty,
+        };
+        (Some(batch), taken)
     }
 }
 

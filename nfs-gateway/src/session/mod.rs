@@ -11,6 +11,7 @@
 //! (`state.rs`).
 
 mod flush;
+mod freeze;
 mod holds;
 mod loading;
 mod replies;
@@ -27,7 +28,6 @@ use bytes::Bytes;
 use chunkstore::Domain;
 use metadata::FsError;
 use metadata::image::{Image, ImageConfig};
-use metadata::layers::Layers;
 use metadata::ops::Context;
 use metadata::record::session::{Identity, SessionRecord};
 use metadata::session::{Fence, Owned};
@@ -42,6 +42,7 @@ use crate::wire::reply::{Payload, Reply};
 use crate::wire::results::{self, ReadOk};
 use crate::wire::rpc::{self, Call, Credential};
 
+pub use freeze::FreezeError;
 use loading::Loaders;
 use replies::{Arrival, CallKey, Calls};
 pub(crate) use slow::Retry;
@@ -62,7 +63,6 @@ pub(crate) struct Session {
     pub(crate) shared: Arc<Shared>,
     pub(crate) record: SessionRecord,
     pub(crate) domain: Domain,
-    layers: Layers,
     view: View,
     state: Mutex<State>,
     loaders: Loaders,
@@ -156,11 +156,11 @@ impl Session {
         };
         let image = Image::new(config, owned.totals);
         let calls = Calls::from_stored(owned.replies);
-        let state = State::new(image, calls, owned.fence, owned.totals);
+        let mut state = State::new(image, calls, owned.fence, owned.totals, owned.layers);
+        state.open_is_empty = owned.open_is_empty;
         Self {
             record: owned.session,
             domain,
-            layers: owned.layers,
             view,
             state: Mutex::new(state),
             loaders: Loaders::new(),
@@ -221,11 +221,7 @@ impl Session {
     }
 
     /// Looks a call up among those that ran or run. `Err` is the answer to a copy.
-    fn arrive(
-        &self,
-        request: &Request<'_>,
-        guard: CallGuard,
-    ) -> Result<Recipient, Option<Reply>> {
+    fn arrive(&self, request: &Request<'_>, guard: CallGuard) -> Result<Recipient, Option<Reply>> {
         if !is_tracked(request.nfs) {
             return Ok(Recipient::Direct(guard));
         }
@@ -479,6 +475,7 @@ impl Session {
         let (parked, running) = {
             let mut state = self.lock();
             state.lost = true;
+            state.freezers.clear();
             (std::mem::take(&mut state.parked), state.calls.abandon_all())
         };
         for guard in running {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{ChunkId, Timestamp};
+use base::{ChunkId, InodeId, Timestamp};
 use bytes::Bytes;
 use chunkstore::ChunkError;
 use metadata::image::{Image, InodeNumbers, Piece};
@@ -43,7 +43,7 @@ pub(crate) enum Retry {
 }
 
 /// Why a call ends without a result of its own.
-enum Stop {
+pub(super) enum Stop {
     /// With this error.
     Fail(FsError),
     /// With no reply: the connection is closed and the client asks again.
@@ -191,12 +191,16 @@ impl Session {
             return Ok(());
         }
         loop {
-            let evictions = self.lock().image.evictions();
-            let loaded = load(self.shared.kv.as_ref(), &self.layers, miss).await?;
+            let (evictions, layers) = {
+                let state = self.lock();
+                (state.image.evictions(), Arc::clone(&state.layers))
+            };
+            let loaded = load(self.shared.kv.as_ref(), &layers, miss).await?;
             let mut state = self.lock();
             // What was read may be older than a cell that was evicted meanwhile. That is rare: the
-            // caller keeps evictions off.
-            if state.image.evictions() == evictions {
+            // caller keeps evictions off. And layers may have been dropped that others replace.
+            let same_layers = Arc::ptr_eq(&state.layers, &layers);
+            if same_layers && state.image.evictions() == evictions {
                 if let Some(loaded) = loaded {
                     loaded.install(&mut state.image);
                 }
@@ -263,6 +267,21 @@ impl Session {
 
     /// Stores a file's data until all of the write or commit is in the block map.
     async fn store_until(self: &Arc<Self>, stable: &StableWrite) -> Result<(), Stop> {
+        let waits_for = stable.write.is_some();
+        self.store(stable.inode, stable.until, waits_for).await
+    }
+
+    /// Stores a file's data of writes up to number `until`, unless it has been given up.
+    pub(super) async fn store_writes(
+        self: &Arc<Self>,
+        inode: InodeId,
+        until: u64,
+    ) -> Result<(), Stop> {
+        self.store(inode, until, false).await
+    }
+
+    /// Stores a file's data. If it has been given up that is an error for one who wrote it.
+    async fn store(self: &Arc<Self>, inode: InodeId, until: u64, wrote: bool) -> Result<(), Stop> {
         let began = self.shared.clock.monotonic();
         loop {
             self.wait_for_flush().await;
@@ -272,14 +291,13 @@ impl Session {
                 if state.lost {
                     return Err(Stop::HangUp);
                 }
-                let lost = state.lost_writes.contains(stable.inode, stable.until);
-                if lost && stable.write.is_some() {
+                if wrote && state.lost_writes.contains(inode, until) {
                     return Err(Stop::Fail(FsError::NoSpace));
                 }
-                if !state.image.has_unwritten_until(stable.inode, stable.until) {
+                if !state.image.has_unwritten_until(inode, until) {
                     return Ok(());
                 }
-                self.next_job(&mut state, stable.inode)
+                self.next_job(&mut state, inode)
             };
             let result = match job {
                 Some(job) => self.write_back(job).await,

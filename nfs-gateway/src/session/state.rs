@@ -2,13 +2,16 @@
 
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::InodeId;
 use metadata::image::{Image, Totals};
+use metadata::layers::Layers;
 use metadata::session::{Fence, StoredReply};
 use parking_lot::MutexGuard;
 
+use super::freeze::Freezer;
 use super::holds::Holds;
 use super::replies::Calls;
 use super::{Parked, Session};
@@ -24,6 +27,12 @@ const LOST_FILES_MAX: usize = 1024;
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) image: Image,
+    /// Where the image is stored.
+    pub(super) layers: Arc<Layers>,
+    /// Nothing is in the open layer. `false` if that is not known.
+    pub(super) open_is_empty: bool,
+    /// Who waits for the open layer to be frozen.
+    pub(super) freezers: Vec<Freezer>,
     pub(super) calls: Calls,
     pub(super) parked: Vec<Parked>,
     /// Replies that the next flush stores.
@@ -52,9 +61,18 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn new(image: Image, calls: Calls, fence: Fence, totals: Totals) -> Self {
+    pub(super) fn new(
+        image: Image,
+        calls: Calls,
+        fence: Fence,
+        totals: Totals,
+        layers: Layers,
+    ) -> Self {
         Self {
             image,
+            layers: Arc::new(layers),
+            open_is_empty: false,
+            freezers: Vec::new(),
             calls,
             parked: Vec::new(),
             replies: Vec::new(),
