@@ -57,7 +57,11 @@ impl NodeCache {
     }
 
     fn of_level(&self, level: u8) -> &Cache<DomainNode, Node, BytesWeighter> {
-        if level == 0 { &self.leaves } else { &self.inner }
+        if level == 0 {
+            &self.leaves
+        } else {
+            &self.inner
+        }
     }
 
     /// A node whose level is not known.
@@ -83,7 +87,8 @@ impl NodeCache {
 
     /// Keeps a node.
     pub(super) fn insert(&self, domain: DomainId, node: Node) {
-        self.of_level(node.level()).insert((domain, node.id()), node);
+        self.of_level(node.level())
+            .insert((domain, node.id()), node);
     }
 }
 

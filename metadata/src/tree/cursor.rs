@@ -196,7 +196,10 @@ impl Cursor {
         for _ in 0..self.window {
             ahead.advance();
             let Some(child) = ahead.child() else { return };
-            let is_wanted = self.until.as_ref().is_none_or(|end| *child.first_key < **end);
+            let is_wanted = self
+                .until
+                .as_ref()
+                .is_none_or(|end| *child.first_key < **end);
             if !is_wanted || !self.fetch.hint(&child) {
                 return;
             }
@@ -220,15 +223,13 @@ impl Cursor {
                 return;
             }
             last = index;
-            if covering.child().is_some_and(|child| !self.fetch.hint(&child)) {
+            if covering
+                .child()
+                .is_some_and(|child| !self.fetch.hint(&child))
+            {
                 return;
             }
         }
-    }
-
-    /// Nodes as this cursor reads them.
-    pub(super) fn nodes(&self) -> &Nodes {
-        self.fetch.nodes()
     }
 }
 

@@ -4,8 +4,8 @@ use std::cmp::Ordering;
 
 use bytes::Bytes;
 
-use super::diff::{Change, Diff};
 use super::TreeError;
+use super::diff::{Change, Diff};
 
 /// A key that either side changed.
 #[derive(Clone, Debug, PartialEq, Eq)]

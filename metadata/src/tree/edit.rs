@@ -12,7 +12,9 @@
 //! that of the node at which it is in step again. While a level is open, so is the one above.
 
 use super::cursor::Cursor;
-use super::node::{KEY_BYTES_MAX, KeyBuffer, LEVEL_MAX, Node, NodeBuilder, Position, VALUE_BYTES_MAX};
+use super::node::{
+    KEY_BYTES_MAX, KeyBuffer, LEVEL_MAX, Node, NodeBuilder, Position, VALUE_BYTES_MAX,
+};
 use super::split::SplitRule;
 use super::store::Nodes;
 use super::{Counters, Root, TreeError, measure};
@@ -169,15 +171,21 @@ impl Editor {
     }
 
     /// If an open level was cut where an old node begins, it is in step: the level above goes on
-    /// with the entry of that node.
+    /// with the old entry of that node.
     async fn fall_in_step(&mut self, number: usize) -> Result<(), TreeError> {
         let level = self.level(number)?;
         if level.is_in_step || !level.is_aligned() {
             return Ok(());
         }
         let first = KeyBuffer::from_slice(level.old.key().unwrap_or_default());
-        level.is_in_step = true;
-        self.level(number + 1)?.old.seek_item(&first).await
+        let above = self.level(number + 1)?;
+        if above.old.is_empty() {
+            // The node is the old root. Nothing above knows it, so it cannot be kept by leaving it.
+            return Ok(());
+        }
+        above.old.seek_item(&first).await?;
+        self.level(number)?.is_in_step = true;
+        Ok(())
     }
 
     /// Opens the node at which a level is in step: the level above keeps all entries before that
@@ -250,7 +258,11 @@ impl Editor {
         level.builder.push(key, value, counters);
         let (after, count) = (level.builder.len(), level.builder.count());
         let ends = rule.ends(level.builder.level(), key, before, after, count);
-        if ends { self.cut(number).map(Some) } else { Ok(None) }
+        if ends {
+            self.cut(number).map(Some)
+        } else {
+            Ok(None)
+        }
     }
 
     /// Finishes the unfinished node of a level.

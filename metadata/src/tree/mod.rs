@@ -305,7 +305,10 @@ impl Tree {
         for some in keys.chunks(KEYS_AHEAD) {
             for (index, key) in some.iter().enumerate() {
                 let rest = some.get(index + 1..).unwrap_or_default();
-                if rest.first().is_some_and(|next| next.as_ref() < key.as_ref()) {
+                if rest
+                    .first()
+                    .is_some_and(|next| next.as_ref() < key.as_ref())
+                {
                     return Err(TreeError::Order);
                 }
                 if cursor.seek_node(key.as_ref()).await? {

@@ -435,7 +435,13 @@ impl Position {
     /// What the entry adds to the counters.
     pub(super) fn counters(&self) -> Counters {
         self.node
-            .counters_of(&self.key, self.node.bytes.get(self.value.0..self.value.1).unwrap_or_default())
+            .counters_of(
+                &self.key,
+                self.node
+                    .bytes
+                    .get(self.value.0..self.value.1)
+                    .unwrap_or_default(),
+            )
             .unwrap_or_default()
     }
 

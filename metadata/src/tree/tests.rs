@@ -96,11 +96,39 @@ fn applied(map: &Map, delta: &Delta) -> Map {
 /// The delta that makes one map of another.
 fn between(old: &Map, new: &Map) -> Delta {
     let removed = old.keys().filter(|key| !new.contains_key(*key));
-    let changed = new.iter().filter(|(key, value)| old.get(*key) != Some(value));
+    let changed = new
+        .iter()
+        .filter(|(key, value)| old.get(*key) != Some(value));
     removed
         .map(|key| (key.clone(), None))
         .chain(changed.map(|(key, value)| (key.clone(), Some(value.clone()))))
         .collect()
+}
+
+/// Tasks on other threads take these.
+#[test]
+fn everything_may_be_sent_to_another_thread() {
+    fn sent<T: Send>(_: &T) {}
+    let setup = Setup::small();
+    let range = KeyRange::prefix(b"");
+    sent(&setup.tree.get(Root::EMPTY, b"k"));
+    sent(&setup.tree.get_many(Root::EMPTY, &[b"k"]));
+    sent(&setup.tree.scan(Root::EMPTY, &range).next());
+    sent(&setup.tree.diff(Root::EMPTY, Root::EMPTY).next());
+    sent(
+        &setup
+            .tree
+            .diff3(Root::EMPTY, Root::EMPTY, Root::EMPTY)
+            .next(),
+    );
+    sent(&setup.tree.walk(Root::EMPTY).next(|_| false));
+    sent(&setup.tree.verify(Root::EMPTY));
+    sent(&setup.tree.apply(Root::EMPTY, [(b"k", Some(b"v"))]));
+    sent(&async {
+        let mut editor = setup.tree.edit(Root::EMPTY).await?;
+        editor.put(b"k", b"v").await?;
+        editor.finish().await
+    });
 }
 
 /// Runs a test that awaits.
@@ -125,12 +153,18 @@ fn image_of(files: u64) -> Map {
     let hasher = NameHasher::new([3; 32]);
     let mut map = Map::new();
     for number in 0..files {
-        let (dir, file) = (InodeId::new(1 + number / 20 * 100), InodeId::new(1000 + number * 3));
+        let (dir, file) = (
+            InodeId::new(1 + number / 20 * 100),
+            InodeId::new(1000 + number * 3),
+        );
         let name = Name::new(format!("file-{number}.txt").as_bytes()).unwrap();
         let hash = hasher.hash(name.as_bytes());
         map.insert(image::inode(dir), attributes(0));
         map.insert(image::inode(file), attributes(number * 4096));
-        map.insert(image::entry(dir, hash, name.as_bytes()), file.raw().to_be_bytes().to_vec());
+        map.insert(
+            image::entry(dir, hash, name.as_bytes()),
+            file.raw().to_be_bytes().to_vec(),
+        );
         for block in 0..number % 3 {
             let block = u32::try_from(block).unwrap();
             map.insert(image::block(file, block), vec![7; 40]);

@@ -17,12 +17,6 @@ pub(super) fn put(to: &mut Vec<u8>, mut value: u64) {
     }
 }
 
-/// How many bytes `value` takes.
-pub(super) fn len(value: u64) -> usize {
-    let bits = usize::try_from(u64::BITS - value.leading_zeros()).unwrap_or(64);
-    bits.div_ceil(7).max(1)
-}
-
 /// The number that `from` begins with, and the rest. `None` if there is none in its shortest form.
 pub(super) fn take(from: &[u8]) -> Option<(u64, &[u8])> {
     let mut value = 0_u64;
@@ -58,7 +52,8 @@ mod tests {
     fn check(value: u64) {
         let mut bytes = Vec::new();
         put(&mut bytes, value);
-        assert_eq!(bytes.len(), len(value), "{value}");
+        let bits = usize::try_from(u64::BITS - value.leading_zeros()).unwrap();
+        assert_eq!(bytes.len(), bits.div_ceil(7).max(1), "{value}");
         bytes.push(0x55);
         assert_eq!(take(&bytes), Some((value, &[0x55][..])));
     }

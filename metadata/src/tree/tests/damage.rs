@@ -23,7 +23,12 @@ fn a_missing_or_damaged_node_is_named() {
             let mut flipped = bytes.to_vec();
             *flipped.last_mut().unwrap() ^= 1;
             let mut error = NodeError::Id;
-            for stored in [None, Some(flipped), Some(Vec::new()), Some(vec![0; 100_000])] {
+            for stored in [
+                None,
+                Some(flipped),
+                Some(Vec::new()),
+                Some(vec![0; 100_000]),
+            ] {
                 let wanted = match &stored {
                     None => TreeError::Missing(id),
                     Some(_) => TreeError::Damaged { id, error },
@@ -31,7 +36,10 @@ fn a_missing_or_damaged_node_is_named() {
                 setup.store.damage(id, stored.clone().map(Bytes::from));
                 assert_eq!(read_all(&setup, root).await, Err(wanted.clone()));
                 assert_eq!(setup.tree.get(root, &key).await, Err(wanted.clone()));
-                assert_eq!(setup.tree.get_many(root, &[&key]).await, Err(wanted.clone()));
+                assert_eq!(
+                    setup.tree.get_many(root, &[&key]).await,
+                    Err(wanted.clone())
+                );
                 assert_eq!(setup.tree.verify(root).await, Err(wanted.clone()));
                 assert!(wanted.to_string().contains(&id.to_string()));
                 let mut diff = setup.tree.diff(Root::EMPTY, root);
@@ -86,12 +94,12 @@ fn a_parent_that_lies_is_found_out() {
             ..Counters::default()
         };
         let parent = |what| NodeError::Parent(what);
-        let cases: [(u8, &[u8], &[u8], Counters, NodeError); 3] = [
-            (1, b"aa", &b.entry(), one(), parent("first key")),
+        let same = b.entry();
+        for (level, key, value, counters, error) in [
+            (1, &b"aa"[..], &same, one(), parent("first key")),
             (1, b"b", &more, two, parent("count")),
-            (2, b"b", &b.entry(), one(), parent("level")),
-        ];
-        for (level, key, value, counters, error) in cases {
+            (2, b"b", &same, one(), parent("level")),
+        ] {
             let children: [(&[u8], &[u8], Counters); 2] =
                 [(b"a", &entry, one()), (key, value, counters)];
             let node = store(&setup, level, &children).await;
@@ -145,7 +153,8 @@ impl NodeStore for Failing {
         if left == 0 {
             return Box::pin(async { Err(TreeError::NoSpace) });
         }
-        self.puts_left.store(left - 1, std::sync::atomic::Ordering::Relaxed);
+        self.puts_left
+            .store(left - 1, std::sync::atomic::Ordering::Relaxed);
         self.inner.put(id, bytes)
     }
 
@@ -175,7 +184,11 @@ fn a_failing_store_gives_no_root() {
                 });
                 let tree = Tree::small(store, Arc::new(NodeCache::new(0)), tree_keys());
                 let built = tree.build(&map).await;
-                assert_eq!(built.is_ok(), puts == needed && !fails_sync, "{puts} {fails_sync}");
+                assert_eq!(
+                    built.is_ok(),
+                    puts == needed && !fails_sync,
+                    "{puts} {fails_sync}"
+                );
             }
         }
     });

@@ -29,7 +29,10 @@ fn nodes_are_stored_after_what_is_below_them_and_durable_before_the_root() {
                 assert!(stored.durable);
                 for child in node.children() {
                     let child = setup.store.peek(child).unwrap();
-                    assert!(child.number < stored.number, "a child came after its parent");
+                    assert!(
+                        child.number < stored.number,
+                        "a child came after its parent"
+                    );
                 }
             }
         }
@@ -43,7 +46,10 @@ fn a_delta_that_changes_nothing_writes_nothing() {
         let map = image_of(200);
         let root = setup.build(&map).await;
         let (puts, syncs) = (setup.store.puts(), setup.store.syncs());
-        let mut delta: Delta = map.iter().map(|(key, value)| (key.clone(), Some(value.clone()))).collect();
+        let mut delta: Delta = map
+            .iter()
+            .map(|(key, value)| (key.clone(), Some(value.clone())))
+            .collect();
         delta.insert(b"absent".to_vec(), None);
         delta.insert(vec![0], None);
         let edited = setup.tree.apply(root, edits(&delta)).await.unwrap();
@@ -60,8 +66,16 @@ fn work_is_in_proportion_to_the_change() {
         let setup = Setup::small();
         let map = image_of(3000);
         let root = setup.build(&map).await;
-        let levels: Vec<u64> = setup.levels(root).await.iter().map(|level| level.len().try_into().unwrap()).collect();
-        let (height, total) = (u64::try_from(levels.len()).unwrap(), levels.iter().sum::<u64>());
+        let levels: Vec<u64> = setup
+            .levels(root)
+            .await
+            .iter()
+            .map(|level| level.len().try_into().unwrap())
+            .collect();
+        let (height, total) = (
+            u64::try_from(levels.len()).unwrap(),
+            levels.iter().sum::<u64>(),
+        );
         assert!(height >= 4 && total > 2000, "{levels:?}");
         let keys: Vec<Vec<u8>> = map.keys().cloned().collect();
         let (mut written_all, mut read_all) = (0, 0);
@@ -84,11 +98,18 @@ fn work_is_in_proportion_to_the_change() {
             assert_eq!(changes, 1);
             // Every node that was written, the same number of old ones, and those beside them where
             // nodes are cut elsewhere.
-            assert!(read <= 3 * edited.written.nodes + 2, "{read} for {:?}", edited.written);
+            assert!(
+                read <= 3 * edited.written.nodes + 2,
+                "{read} for {:?}",
+                edited.written
+            );
             read_all += read;
         }
         // On average a path and a little more: nodes beside it are cut anew now and then.
-        assert!(written_all <= 100 * height * 3 / 2, "{written_all}, height {height}");
+        assert!(
+            written_all <= 100 * height * 3 / 2,
+            "{written_all}, height {height}"
+        );
         assert!(read_all <= 100 * height * 3, "{read_all}, height {height}");
     });
 }
@@ -121,7 +142,11 @@ fn a_comparison_skips_what_is_shared() {
             .await;
             assert_eq!(changes, between(&map, &applied(&map, &delta)).len());
             let total = u64::try_from(total).unwrap();
-            assert!(read <= 3 * edited.written.nodes, "{read} for {:?}", edited.written);
+            assert!(
+                read <= 3 * edited.written.nodes,
+                "{read} for {:?}",
+                edited.written
+            );
             assert!(read < total / 2, "{read} of {total}");
         }
     });
@@ -169,9 +194,18 @@ fn inner_nodes_stay_in_memory_when_leaves_pass_through() {
         let inner: u64 = {
             let tree = Tree::small(store.clone(), Arc::new(NodeCache::new(0)), tree_keys());
             let root = tree.build(&map).await.unwrap().root;
-            let setup = Setup { tree, store: store.clone() };
+            let setup = Setup {
+                tree,
+                store: store.clone(),
+            };
             let levels = setup.levels(root).await;
-            levels[1..].iter().flatten().map(|node| node.bytes().len() + 192).sum::<usize>().try_into().unwrap()
+            levels[1..]
+                .iter()
+                .flatten()
+                .map(|node| node.bytes().len() + 192)
+                .sum::<usize>()
+                .try_into()
+                .unwrap()
         };
         // Room for the inner nodes in their part, and for few of the leaves.
         let cache = Arc::new(NodeCache::new(usize::try_from(inner * 4 * 5 / 4).unwrap()));
@@ -199,7 +233,9 @@ fn paused_readers_are_in_nobodys_way() {
         let setup = Setup::small();
         let map = image_of(500);
         let root = setup.build(&map).await;
-        let mut scans: Vec<Scan> = (0..5).map(|_| Scan::all(setup.tree.nodes.clone(), root)).collect();
+        let mut scans: Vec<Scan> = (0..5)
+            .map(|_| Scan::all(setup.tree.nodes.clone(), root))
+            .collect();
         for scan in &mut scans {
             for _ in 0..40 {
                 scan.next().await.unwrap().unwrap();
@@ -231,7 +267,10 @@ fn a_walk_sees_every_node_once_and_skips() {
             }
             walked.push(count);
         }
-        assert_eq!(u64::try_from(setup.store.count()).unwrap(), walked[0] + walked[1]);
+        assert_eq!(
+            u64::try_from(setup.store.count()).unwrap(),
+            walked[0] + walked[1]
+        );
         assert!(walked[1] < walked[0] / 4 && walked[2] == 0, "{walked:?}");
     });
 }
