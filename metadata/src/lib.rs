@@ -14,5 +14,6 @@ pub mod session;
 pub mod stat;
 pub mod store;
 pub mod transact;
+pub mod tree;
 
 pub use error::{FsError, Miss, OpError, OpResult};
