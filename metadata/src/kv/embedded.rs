@@ -13,6 +13,7 @@
 mod file;
 mod queue;
 mod space;
+mod witness;
 mod writer;
 
 #[cfg(test)]
@@ -139,7 +140,7 @@ impl EmbeddedKv {
         clock: Arc<dyn Clock>,
     ) -> Result<Self, OpenError> {
         let settings = Settings::new(path, options);
-        let (file, lock) = File::open_or_create(&settings)?;
+        let (file, lock, witness) = File::open_or_create(&settings)?;
         let newest = file.newest().map_err(|failure| failure.on_open(path))?;
         let version = newest.version;
         let space = Space::new(path, options.reserve_bytes, Arc::clone(&clock));
@@ -152,12 +153,17 @@ impl EmbeddedKv {
             down: Mutex::new(None),
             space,
         });
-        let writer = writer::start(Arc::clone(&shared), settings, file, lock, version).map_err(
-            |source| OpenError::Io {
-                path: path.to_owned(),
-                source,
-            },
-        )?;
+        let writer = writer::start(
+            Arc::clone(&shared),
+            settings,
+            file,
+            (lock, witness),
+            version,
+        )
+        .map_err(|source| OpenError::Io {
+            path: path.to_owned(),
+            source,
+        })?;
         Ok(Self {
             shared,
             writer: Mutex::new(Some(writer)),
