@@ -334,7 +334,10 @@ impl Collector {
 
     /// One collection. What it has found and done stays in `found`, also after an error.
     async fn collect(&self, dry_run: bool, found: &mut Found) -> Result<(), CollectError> {
-        let Some(begun) = self.chunks.begin_collection() else {
+        let chunks = LocalStore::clone(&self.chunks);
+        let begun = tokio::task::spawn_blocking(move || chunks.begin_collection()).await;
+        // It does not panic; and no other collection runs.
+        let Ok(Some(begun)) = begun else {
             return Err(CollectError::Unsettled);
         };
         let settled = tokio::select! {
@@ -373,8 +376,8 @@ impl Collector {
                 "files refer to damaged chunks: run `holdfast check`"
             );
         }
-        found.survey = marking.survey();
         if dry_run {
+            found.survey = marking.survey();
             return Ok(());
         }
         let thoroughness = if self.is_short() {

@@ -165,7 +165,7 @@ pub(super) struct Pack {
 impl LocalStore {
     /// Begins a collection. `None` if one runs.
     ///
-    /// Takes microseconds for each thousand chunks, and stops callers of `put` for a part of that.
+    /// Blocks: for microseconds for each thousand chunks. Callers of `put` wait for a part of that.
     #[must_use]
     pub fn begin_collection(&self) -> Option<Begun> {
         let shared = Arc::clone(&self.shared);
@@ -270,9 +270,9 @@ impl Marking {
     pub async fn sweep(self, thoroughness: Thoroughness) -> Result<Sweep, ChunkError> {
         let run = self.run;
         let shared = Arc::clone(&run.shared);
-        let dead = shared.shelf.index.remove_unmarked();
         let small_bytes = u64::from(shared.pack_bytes / SMALL_PART);
-        shared.roll_sparse(thoroughness);
+        let taking = Arc::clone(&shared);
+        let dead = blocking(move || Ok(taking.take_unmarked(thoroughness))).await?;
         // Seals the packs that are full, too.
         Arc::clone(&shared).sync().await?;
         let packs = blocking(move || shared.sealed_packs()).await?;
@@ -374,6 +374,13 @@ struct Packs {
 }
 
 impl Shared {
+    /// Takes what has no mark out of the index.
+    fn take_unmarked(&self, thoroughness: Thoroughness) -> Amount {
+        let dead = self.shelf.index.remove_unmarked();
+        self.roll_sparse(thoroughness);
+        dead
+    }
+
     /// Closes the pack that is being written if enough of it is dead.
     fn roll_sparse(&self, thoroughness: Thoroughness) {
         // A pack may become active in between; then it has hardly anything dead in it.

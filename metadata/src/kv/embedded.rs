@@ -5,6 +5,9 @@
 //! with one sync. Nothing is visible before. Reads go to a snapshot of the newest version and
 //! never wait for the writer.
 //!
+//! A small file beside it witnesses the newest version that was acknowledged, for the engine goes
+//! back to an older one without a word if the newest is damaged (`witness.rs`).
+//!
 //! After an I/O error the thread closes and reopens the file until that works. Which commits the
 //! error left behind is then read from the file itself, so that an unknown outcome is rare.
 //!
