@@ -429,11 +429,11 @@ impl Shared {
         Ok(Packs { sealed, live })
     }
 
-    /// Bytes that copies may take for a while: half of the reserve is left to others, who need it
-    /// to remove files on a full device.
+    /// Bytes that copies may take for a while: a quarter of the reserve is left to others, who need
+    /// it to remove files on a full device.
     fn room_for_copies(&self) -> u64 {
         let free = super::space::FreeSpace::now(&self.shelf.dir);
-        free.map_or(u64::MAX, |free| free.saturating_sub(self.reserve_bytes / 2))
+        free.map_or(u64::MAX, |free| free.saturating_sub(self.reserve_bytes / 4))
     }
 
     /// Removes packs in which nothing is live. Blocks.
