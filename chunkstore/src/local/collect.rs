@@ -347,20 +347,19 @@ impl Sweep {
         blocking(move || shared.rewrite(&packs)).await.map(Some)
     }
 
-    /// The next packs whose live chunks fit into one new pack, and into the room there is.
+    /// The next packs whose live chunks fit into one new pack, and into the room there is. A pack of
+    /// a time when packs were longer is one by itself.
     fn next_group(&mut self) -> Vec<Pack> {
         let shared = &self.run.shared;
-        let mut room = shared.room_for_copies().min(u64::from(shared.pack_bytes));
-        let mut group = Vec::new();
-        while let Some(pack) = self.sparse.pop_front() {
-            match room.checked_sub(pack.live.bytes + u64::from(PACK_HEADER_BYTES)) {
-                Some(left) => room = left,
-                None => {
-                    self.sparse.push_front(pack);
-                    break;
-                }
+        let room = shared.room_for_copies();
+        let full = u64::from(shared.pack_bytes);
+        let (mut group, mut bytes) = (Vec::new(), u64::from(PACK_HEADER_BYTES));
+        while let Some(pack) = self.sparse.front() {
+            bytes += pack.live.bytes;
+            if bytes > room || bytes > full && !group.is_empty() {
+                break;
             }
-            group.push(pack);
+            group.extend(self.sparse.pop_front());
         }
         group
     }
