@@ -11,7 +11,9 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
     use std::time::Duration;
 
-    use base::{ChunkId, Clock, DomainId, Rng, SystemClock, Tasks, TenantId};
+    use base::{
+        ChunkId, Clock, DomainId, ManualClock, Rng, SystemClock, Tasks, TenantId, Timestamp,
+    };
     use bytes::Bytes;
     use chunkstore::faulty::{Call, Effect, FaultyStore};
     use chunkstore::local::{LocalOptions, LocalStore, Marked, Thoroughness};
@@ -87,6 +89,11 @@ mod tests {
 
     impl World {
         async fn start(dir: &Path, holds: bool) -> Self {
+            Self::start_with(dir, holds, Arc::new(SystemClock::new())).await
+        }
+
+        /// Faults are delayed by `pace`.
+        async fn start_with(dir: &Path, holds: bool, pace: Arc<dyn Clock>) -> Self {
             let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
             let rng = Arc::new(Rng::seeded(3));
             let kv: Arc<dyn Kv> = Arc::new(MemoryKv::new(Arc::clone(&clock)));
@@ -111,7 +118,7 @@ mod tests {
             let opened = store.open_session(TenantId::DEFAULT, open).await.unwrap();
             let local = open_local(dir);
             let inner: Arc<dyn ChunkStore> = Arc::new(local.clone());
-            let faulty = Arc::new(FaultyStore::new(inner, Arc::clone(&clock)));
+            let faulty = Arc::new(FaultyStore::new(inner, pace));
             let chunks: Arc<dyn ChunkStore> = if holds {
                 Arc::<FaultyStore>::clone(&faulty)
             } else {
@@ -218,6 +225,21 @@ mod tests {
         }
     }
 
+    async fn truncate(mount: &mut Mount, file: &nfs_fh3, size: u64) -> Result<(), nfsstat3> {
+        let args = SETATTR3args {
+            object: file.clone(),
+            new_attributes: sattr3 {
+                size: Nfs3Option::Some(size),
+                ..sattr3::default()
+            },
+            guard: sattrguard3::None,
+        };
+        match mount.setattr(&args).await.unwrap() {
+            Nfs3Result::Ok(_) => Ok(()),
+            Nfs3Result::Err((status, _)) => Err(status),
+        }
+    }
+
     async fn read(mount: &mut Mount, file: &nfs_fh3) -> Result<Vec<u8>, nfsstat3> {
         let args = READ3args {
             file: file.clone(),
@@ -264,19 +286,8 @@ mod tests {
                     }
                 }
                 6 => {
-                    let new_attributes = sattr3 {
-                        size: Nfs3Option::Some([0, 7, 30_000][usize::try_from(pick(3)).unwrap()]),
-                        ..sattr3::default()
-                    };
-                    let args = SETATTR3args {
-                        object: file,
-                        new_attributes,
-                        guard: sattrguard3::None,
-                    };
-                    match mount.setattr(&args).await.unwrap() {
-                        Nfs3Result::Ok(_) => Ok(()),
-                        Nfs3Result::Err((status, _)) => Err(status),
-                    }
+                    let size = [0, 7, 30_000][usize::try_from(pick(3)).unwrap()];
+                    truncate(&mut mount, &file, size).await
                 }
                 7 => {
                     let args = REMOVE3args {
@@ -382,6 +393,47 @@ mod tests {
             }
         }
         panic!("twenty runs without holds lost nothing");
+    }
+
+    /// A write over a part of a block reads what is there. That may leave the file meanwhile, and
+    /// be collected if nobody touched it.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn what_a_write_is_based_on_stays_until_it_is_done() {
+        let dir = tempfile::tempdir().unwrap();
+        let pace = Arc::new(ManualClock::new(Timestamp::EPOCH));
+        let world = World::start_with(dir.path(), true, Arc::<ManualClock>::clone(&pace)).await;
+        let (mut one, mut other) = (world.mount().await, world.mount().await);
+        let file = create(&mut one, "f").await;
+        let written = write(&mut one, &file, 0, &content(1), stable_how::FILE_SYNC).await;
+        assert_eq!(written, Ok(()));
+        let begun = world.local.begin_collection().unwrap();
+        let marking = begun.try_settled().unwrap();
+        world.faulty.delay(Call::Get, Duration::from_secs(1));
+        let over = content(2);
+        let writing = write(
+            &mut one,
+            &file,
+            10_000,
+            &over[..40_000],
+            stable_how::FILE_SYNC,
+        );
+        let collecting = async {
+            while world.local.holds() == 0 {
+                tokio::task::yield_now().await;
+            }
+            truncate(&mut other, &file, 0).await.unwrap();
+            let mut references = References::new();
+            let mut mark = |domain, id| assert_eq!(marking.mark(domain, id), Marked::Stored);
+            while references.next(world.kv.as_ref(), &mut mark).await.unwrap() {}
+            assert_eq!(references.counts().references, 0);
+            let mut sweep = marking.sweep(Thoroughness::High).await.unwrap();
+            while sweep.step().await.unwrap().is_some() {}
+            pace.advance(Duration::from_secs(2));
+        };
+        let (written, ()) = tokio::join!(writing, collecting);
+        assert_eq!(written, Ok(()));
+        drop((one, other));
+        world.stop().await;
     }
 
     /// A chunk that is gone when it is read may have been collected after the file changed: the

@@ -35,6 +35,15 @@ const REST_AFTER_FAILURE: Duration = Duration::from_secs(60);
 /// Space is short when less than this part of the device can still be used.
 const SHORT_PART: u64 = 20;
 
+/// The device is as good as full when less than this part of it can still be used, or less than
+/// [`FULL_BYTES`].
+const FULL_PART: u64 = 100;
+const FULL_BYTES: u64 = 8 << 20;
+
+/// Least time between collections for want of space, unless the device is as good as full: some
+/// live with little space for long.
+const REST_WHEN_SHORT: Duration = Duration::from_secs(60);
+
 /// Growth of the packs that is worth a look, at least.
 const GROWTH_BYTES_MIN: u64 = 256 << 20;
 
@@ -236,7 +245,9 @@ impl Collector {
         if since < last.rest {
             return None;
         }
-        let trigger = if self.is_short() {
+        let room = self.room();
+        let wanted = room == Room::Full || room == Room::Short && since >= REST_WHEN_SHORT;
+        let trigger = if wanted {
             Trigger::Space
         } else if grown >= GROWTH_BYTES_MIN.max(last.stored_bytes / 2) {
             Trigger::Growth
@@ -252,12 +263,12 @@ impl Collector {
         changed.then(|| self.state.lock().next(trigger, false))
     }
 
-    fn is_short(&self) -> bool {
+    fn room(&self) -> Room {
         let device = self.chunks.device_bytes();
         let available = self.chunks.available_bytes();
         match (device, available) {
-            (Some(device), Some(available)) => available < device / SHORT_PART,
-            _ => false,
+            (Some(device), Some(available)) => Room::of(device, available),
+            _ => Room::Enough,
         }
     }
 
@@ -278,9 +289,11 @@ impl Collector {
         match &result {
             Ok(()) => {
                 this.state = CollectionState::Done;
-                tracing::info!(run = this.run, trigger = %this.trigger, dry_run = this.dry_run,
-                    live_bytes = this.live_bytes, dead_bytes = this.dead_bytes,
-                    freed_bytes = this.freed_bytes, millis = this.millis, "collected");
+                if this.freed_bytes > 0 || this.trigger == Trigger::Asked {
+                    tracing::info!(run = this.run, trigger = %this.trigger, dry_run = this.dry_run,
+                        live_bytes = this.live_bytes, dead_bytes = this.dead_bytes,
+                        freed_bytes = this.freed_bytes, millis = this.millis, "collected");
+                }
             }
             Err(error) => {
                 this.state = CollectionState::Failed;
@@ -334,7 +347,10 @@ impl Collector {
 
     /// One collection. What it has found and done stays in `found`, also after an error.
     async fn collect(&self, dry_run: bool, found: &mut Found) -> Result<(), CollectError> {
-        let Some(begun) = self.chunks.begin_collection() else {
+        let chunks = LocalStore::clone(&self.chunks);
+        let begun = tokio::task::spawn_blocking(move || chunks.begin_collection()).await;
+        // It does not panic; and no other collection runs.
+        let Ok(Some(begun)) = begun else {
             return Err(CollectError::Unsettled);
         };
         let settled = tokio::select! {
@@ -373,14 +389,13 @@ impl Collector {
                 "files refer to damaged chunks: run `holdfast check`"
             );
         }
-        found.survey = marking.survey();
         if dry_run {
+            found.survey = marking.survey();
             return Ok(());
         }
-        let thoroughness = if self.is_short() {
-            Thoroughness::High
-        } else {
-            Thoroughness::Usual
+        let thoroughness = match self.room() {
+            Room::Enough => Thoroughness::Usual,
+            Room::Short | Room::Full => Thoroughness::High,
         };
         let mut sweep = marking.sweep(thoroughness).await?;
         found.survey = sweep.survey();
@@ -391,6 +406,26 @@ impl Collector {
             }
         }
         Ok(())
+    }
+}
+
+/// How much of the device can still be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Room {
+    Enough,
+    Short,
+    Full,
+}
+
+impl Room {
+    fn of(device_bytes: u64, available_bytes: u64) -> Self {
+        if available_bytes < FULL_BYTES.max(device_bytes / FULL_PART) {
+            Self::Full
+        } else if available_bytes < device_bytes / SHORT_PART {
+            Self::Short
+        } else {
+            Self::Enough
+        }
     }
 }
 
@@ -420,4 +455,24 @@ fn describe(this: &mut Collection, found: &Found, took: Duration, stored_bytes: 
     this.packs_rewritten = freed.packs_rewritten;
     this.packs_without_room = freed.packs_without_room;
     this.stored_bytes = stored_bytes;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_is_judged_by_the_device() {
+        let gib = 1 << 30;
+        for (device, available, room) in [
+            (100 * gib, 6 * gib, Room::Enough),
+            (100 * gib, 4 * gib, Room::Short),
+            (100 * gib, gib / 2, Room::Full),
+            (64 << 20, 9 << 20, Room::Enough),
+            (64 << 20, 7 << 20, Room::Full),
+            (0, 0, Room::Full),
+        ] {
+            assert_eq!(Room::of(device, available), room, "{available} of {device}");
+        }
+    }
 }

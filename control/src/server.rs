@@ -27,7 +27,7 @@ use crate::settings::Settings;
 const WORKSPACE: &str = "default";
 
 /// Shortest pack of file content, in bytes: shorter ones would be too many.
-const PACK_BYTES_MIN: u64 = 8 << 20;
+const PACK_BYTES_MIN: u64 = 4 << 20;
 
 /// API calls in flight get this long at shutdown.
 const API_DRAIN: Duration = Duration::from_secs(5);
@@ -285,9 +285,9 @@ async fn open_chunks(
     let defaults = LocalOptions::default();
     let options = LocalOptions {
         reserve_bytes: settings.disk_reserve.0,
-        // Not longer than the reserve: half of it must do to rewrite a pack of which less than
-        // half is live, also when the disk is full.
-        pack_bytes: (settings.disk_reserve.0).clamp(PACK_BYTES_MIN, defaults.pack_bytes),
+        // Half of the reserve: the room for copies must do to rewrite any pack, also when the disk
+        // is full and others have used a part of the reserve.
+        pack_bytes: (settings.disk_reserve.0 / 2).clamp(PACK_BYTES_MIN, defaults.pack_bytes),
         ..defaults
     };
     let opened = tokio::task::spawn_blocking(move || LocalStore::open(&path, options, clock)).await;

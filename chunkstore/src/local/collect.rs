@@ -165,7 +165,7 @@ pub(super) struct Pack {
 impl LocalStore {
     /// Begins a collection. `None` if one runs.
     ///
-    /// Takes microseconds for each thousand chunks, and stops callers of `put` for a part of that.
+    /// Blocks: for microseconds for each thousand chunks. Callers of `put` wait for a part of that.
     #[must_use]
     pub fn begin_collection(&self) -> Option<Begun> {
         let shared = Arc::clone(&self.shared);
@@ -270,9 +270,9 @@ impl Marking {
     pub async fn sweep(self, thoroughness: Thoroughness) -> Result<Sweep, ChunkError> {
         let run = self.run;
         let shared = Arc::clone(&run.shared);
-        let dead = shared.shelf.index.remove_unmarked();
         let small_bytes = u64::from(shared.pack_bytes / SMALL_PART);
-        shared.roll_sparse(thoroughness);
+        let taking = Arc::clone(&shared);
+        let dead = blocking(move || Ok(taking.take_unmarked(thoroughness))).await?;
         // Seals the packs that are full, too.
         Arc::clone(&shared).sync().await?;
         let packs = blocking(move || shared.sealed_packs()).await?;
@@ -347,20 +347,19 @@ impl Sweep {
         blocking(move || shared.rewrite(&packs)).await.map(Some)
     }
 
-    /// The next packs whose live chunks fit into one new pack, and into the room there is.
+    /// The next packs whose live chunks fit into one new pack, and into the room there is. A pack of
+    /// a time when packs were longer is one by itself.
     fn next_group(&mut self) -> Vec<Pack> {
         let shared = &self.run.shared;
-        let mut room = shared.room_for_copies().min(u64::from(shared.pack_bytes));
-        let mut group = Vec::new();
-        while let Some(pack) = self.sparse.pop_front() {
-            match room.checked_sub(pack.live.bytes + u64::from(PACK_HEADER_BYTES)) {
-                Some(left) => room = left,
-                None => {
-                    self.sparse.push_front(pack);
-                    break;
-                }
+        let room = shared.room_for_copies();
+        let full = u64::from(shared.pack_bytes);
+        let (mut group, mut bytes) = (Vec::new(), u64::from(PACK_HEADER_BYTES));
+        while let Some(pack) = self.sparse.front() {
+            bytes += pack.live.bytes;
+            if bytes > room || bytes > full && !group.is_empty() {
+                break;
             }
-            group.push(pack);
+            group.extend(self.sparse.pop_front());
         }
         group
     }
@@ -374,6 +373,13 @@ struct Packs {
 }
 
 impl Shared {
+    /// Takes what has no mark out of the index.
+    fn take_unmarked(&self, thoroughness: Thoroughness) -> Amount {
+        let dead = self.shelf.index.remove_unmarked();
+        self.roll_sparse(thoroughness);
+        dead
+    }
+
     /// Closes the pack that is being written if enough of it is dead.
     fn roll_sparse(&self, thoroughness: Thoroughness) {
         // A pack may become active in between; then it has hardly anything dead in it.
@@ -422,11 +428,11 @@ impl Shared {
         Ok(Packs { sealed, live })
     }
 
-    /// Bytes that copies may take for a while: half of the reserve is left to others, who need it
-    /// to remove files on a full device.
+    /// Bytes that copies may take for a while: a quarter of the reserve is left to others, who need
+    /// it to remove files on a full device.
     fn room_for_copies(&self) -> u64 {
         let free = super::space::FreeSpace::now(&self.shelf.dir);
-        free.map_or(u64::MAX, |free| free.saturating_sub(self.reserve_bytes / 2))
+        free.map_or(u64::MAX, |free| free.saturating_sub(self.reserve_bytes / 4))
     }
 
     /// Removes packs in which nothing is live. Blocks.

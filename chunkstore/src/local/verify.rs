@@ -36,7 +36,8 @@ impl LocalStore {
     /// long.
     ///
     /// Needs no domain's key: records carry a check of their own. That a chunk's content has the
-    /// chunk's name is checked only by `get`. Chunks put meanwhile may be missed. What is damaged
+    /// chunk's name is checked only by `get`. Chunks put meanwhile may be missed, and packs that a
+    /// collection removes meanwhile count as unreadable. What is damaged
     /// is stored anew by the next `put` of its content.
     pub fn verify(&self, mut report: impl FnMut(Verified)) -> VerifyCounts {
         let shared = &self.shared;

@@ -272,6 +272,23 @@ async fn a_side_index_without_a_pack_is_removed() {
     assert!(!orphan.exists());
 }
 
+/// Packs of a time when packs were longer are rewritten as well.
+#[tokio::test]
+async fn packs_longer_than_new_ones_are_rewritten() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open_with(dir.path(), None, 100 * PACK_BYTES);
+    put(&store, 0..40).await;
+    drop(store);
+    let store = open(dir.path(), None);
+    let live: Vec<_> = (0..40).filter(|number| number % 2 == 0).collect();
+    let before = file_bytes(dir.path());
+    let (survey, freed) = collect(&store, &live, Thoroughness::High).await;
+    assert!(survey.live_bytes > u64::from(PACK_BYTES) * 2);
+    assert_eq!((freed.packs_rewritten, freed.packs_without_room), (1, 0));
+    assert_eq!(before - file_bytes(dir.path()), freed.freed_bytes);
+    assert_exactly(&store, &live).await;
+}
+
 /// Small packs, as restarts and collections leave them, are joined.
 #[tokio::test]
 async fn small_packs_are_joined() {
