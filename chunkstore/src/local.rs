@@ -11,12 +11,14 @@ mod device;
 mod index;
 mod open;
 mod pack;
+mod reader;
 mod sidecar;
 mod space;
 mod verify;
 mod writer;
 
 pub use self::open::OpenError;
+pub use self::reader::{LocalReader, TornTail, UnreadablePack};
 pub use self::verify::{Verified, VerifyCounts};
 
 use std::path::Path;
