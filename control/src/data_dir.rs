@@ -112,21 +112,37 @@ impl DataDir {
         Ok(dir)
     }
 
-    /// Takes a directory that exists.
+    /// Takes a directory that has been used, to look at it: nothing in it is changed.
     ///
     /// # Errors
     ///
-    /// As [`DataDir::open_or_create`], and if there is none.
-    pub fn open(path: &Path) -> Result<Self, Failure> {
-        if !at(path, FORMAT).exists() {
+    /// There is none, a server uses it, it is of another version, or its metadata store is missing.
+    pub fn look_at(path: &Path) -> Result<Self, Failure> {
+        let doing = format!("read data directory {}", path.display());
+        if !at(path, FORMAT).try_exists().map_err(|error| Failure::io(&doing, &error))? {
             let message = format!(
                 "{} is not a Holdfast data directory: name one with --data-dir",
                 path.display()
             );
             return Err(Failure::new(FailureKind::NotFound, message));
         }
-        let dir = Self::lock(path, &at(path, LOCK))?;
+        // A copy may have come without the lock. What locks as well is the directory itself.
+        let lock = File::open(at(path, LOCK))
+            .or_else(|_| File::open(path))
+            .map_err(|error| Failure::io(&doing, &error))?;
+        take_lock(path, &lock)?;
+        let dir = Self {
+            path: path.to_owned(),
+            _lock: lock,
+        };
         dir.check_format()?;
+        if !dir.metadata().exists() {
+            let message = format!(
+                "{} holds nothing yet: its first server has not come as far",
+                path.display()
+            );
+            return Err(Failure::new(FailureKind::NotFound, message));
+        }
         Ok(dir)
     }
 
@@ -140,12 +156,7 @@ impl DataDir {
             .mode(0o600)
             .open(lock_path)
             .map_err(|error| Failure::io(&doing, &error))?;
-        let exclusive = rustix::fs::FlockOperation::NonBlockingLockExclusive;
-        match rustix::fs::flock(&lock, exclusive) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => return Err(in_use(path, &lock)),
-            Err(error) => return Err(Failure::io(&doing, &error.into())),
-        }
+        take_lock(path, &lock)?;
         let pid = std::process::id();
         lock.set_len(0)
             .and_then(|()| writeln!(lock, "{pid}"))
@@ -317,6 +328,18 @@ fn check_fresh(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
+fn take_lock(path: &Path, lock: &File) -> Result<(), Failure> {
+    let exclusive = rustix::fs::FlockOperation::NonBlockingLockExclusive;
+    match rustix::fs::flock(lock, exclusive) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(in_use(path, lock)),
+        Err(error) => {
+            let doing = format_args!("lock data directory {}", path.display());
+            Err(Failure::io(doing, &error.into()))
+        }
+    }
+}
+
 fn in_use(path: &Path, lock: &File) -> Failure {
     let mut pid = String::new();
     let mut bounded = lock.take(32);
@@ -381,7 +404,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("a/b");
         assert_eq!(
-            DataDir::open(&path).unwrap_err().kind,
+            DataDir::look_at(&path).unwrap_err().kind,
             FailureKind::NotFound
         );
         let dir = DataDir::open_or_create(&path).unwrap();
@@ -398,7 +421,7 @@ mod tests {
         dir.keep_api_token("token").unwrap();
         std::fs::write(dir.metadata(), "x").unwrap();
         drop(dir);
-        let dir = DataDir::open(&path).unwrap();
+        let dir = DataDir::look_at(&path).unwrap();
         assert_eq!(dir.session(), Ok(Some(file)));
         assert_eq!(dir.api_token(), Ok(Some("token".into())));
     }
@@ -458,7 +481,7 @@ mod tests {
         std::fs::remove_file(&metadata).unwrap();
         for refused in [
             DataDir::open_or_create(root.path()).unwrap_err(),
-            DataDir::open(root.path()).unwrap_err(),
+            DataDir::look_at(root.path()).unwrap_err(),
         ] {
             assert!(refused.message.contains("is missing: restore"), "{refused}");
         }

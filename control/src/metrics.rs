@@ -156,12 +156,12 @@ const METRICS: &[Metric] = &[
     gauge(
         "holdfast_transport_held_bytes",
         "Memory for calls and replies, beyond 64 KiB a connection.",
-        |g| number(g.gateway.transport().held_bytes.value()),
+        |g| size(g.gateway.transport().held_bytes.value()),
     ),
     gauge(
         "holdfast_transport_receiving_bytes",
         "Memory for calls that are still arriving, beyond 32 KiB a connection.",
-        |g| number(g.gateway.transport().receiving_bytes.value()),
+        |g| size(g.gateway.transport().receiving_bytes.value()),
     ),
     counter(
         "holdfast_transport_accepted_total",

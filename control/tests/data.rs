@@ -3,7 +3,7 @@
 
 mod support;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use base::SystemClock;
@@ -122,6 +122,83 @@ fn a_check_says_whether_data_is_good() {
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["problems_total"], 2);
     assert_eq!(report["problems"][0]["place"], "handle keys");
+}
+
+/// Every file below `dir`, with what is in it.
+fn content_of(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(content_of(&path));
+        } else {
+            found.push((path.clone(), std::fs::read(&path).unwrap()));
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn a_check_changes_nothing() {
+    // Stopped well, and killed, which leaves work to the next server.
+    for is_killed in [false, true] {
+        let root = tempfile::tempdir().unwrap();
+        let server = Server::start("up", root.path());
+        json(&["session", "open"], root.path());
+        if is_killed {
+            server.kill();
+        } else {
+            server.terminate();
+        }
+        std::fs::remove_file(root.path().join("meta.redb.lock")).unwrap();
+        let before = content_of(root.path());
+        let report = json(&["check"], root.path());
+        assert_eq!(report["counts"]["sessions"], 2);
+        assert_eq!(report["content"]["unreadable_packs"], 0);
+        assert_eq!(report["notes"], serde_json::json!([]));
+        assert!(content_of(root.path()) == before);
+    }
+}
+
+#[test]
+fn a_check_tells_of_packs_that_are_torn_and_that_cannot_be_read() {
+    let root = used();
+    let chunks = root.path().join("chunks");
+    std::fs::write(chunks.join("pack-00000000.dat"), [0; 40]).unwrap();
+    std::fs::write(chunks.join("pack-00000001.dat"), [7; 10_000]).unwrap();
+    std::fs::create_dir(chunks.join("pack-00000002.dat")).unwrap();
+    let before = content_of(root.path());
+    let output = run(&["--json", "check"], root.path());
+    assert_eq!(output.status.code(), Some(1));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["clean"], false);
+    assert_eq!(report["problems_total"], 2);
+    assert_eq!(report["content"]["unreadable_packs"], 2);
+    let output = run(&["check"], root.path());
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stdout);
+    for part in [
+        "pack-00000001.dat: cannot be read",
+        "not a pack of this release",
+        "pack-00000002.dat: cannot be read",
+        "2 packs unreadable",
+        "2 problems",
+    ] {
+        assert!(said.contains(part), "{said} does not say {part}");
+    }
+    assert!(content_of(root.path()) == before);
+
+    // What was never finished is no damage.
+    std::fs::remove_file(chunks.join("pack-00000001.dat")).unwrap();
+    std::fs::remove_dir(chunks.join("pack-00000002.dat")).unwrap();
+    let torn = [&[0; 64][..], b"HFtorn"].concat();
+    std::fs::write(chunks.join("pack-00000000.dat"), &torn).unwrap();
+    let report = json(&["check"], root.path());
+    assert_eq!(report["clean"], true);
+    let note = report["notes"][0].as_str().unwrap();
+    assert!(note.contains("pack-00000000.dat ends in 6 bytes"), "{note}");
+    assert_eq!(std::fs::read(chunks.join("pack-00000000.dat")).unwrap(), torn);
 }
 
 #[test]

@@ -20,6 +20,7 @@ use super::super::{KvError, Version};
 use super::{EmbeddedOptions, OpenError, space};
 
 mod disk;
+mod shadow;
 
 #[cfg(any(test, feature = "testing"))]
 pub use self::disk::{DiskChange, DiskFaults};
@@ -47,6 +48,16 @@ const FORMAT: u64 = 1;
 pub(super) struct Settings {
     path: PathBuf,
     options: EmbeddedOptions,
+    access: Access,
+}
+
+/// What may become of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    /// It is written, and made if there is none.
+    Change,
+    /// It stays as it is.
+    Look,
 }
 
 /// The open file.
@@ -94,6 +105,15 @@ impl Settings {
         Self {
             path: path.to_owned(),
             options: options.clone(),
+            access: Access::Change,
+        }
+    }
+
+    /// Settings that leave the file as it is.
+    pub(super) fn to_look_at(path: &Path, options: &EmbeddedOptions) -> Self {
+        Self {
+            access: Access::Look,
+            ..Self::new(path, options)
         }
     }
 }
@@ -102,14 +122,17 @@ impl File {
     /// Opens the file, or creates it if there is none.
     pub(super) fn open_or_create(settings: &Settings) -> Result<(Self, FileLock), OpenError> {
         let path = &settings.path;
-        let lock = FileLock::take(path)?;
+        let lock = FileLock::take(path, settings.access)?;
         let io_error = |source| OpenError::Io {
             path: path.clone(),
             source,
         };
         match std::fs::metadata(path) {
             Ok(_) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Err(error)
+                if error.kind() == std::io::ErrorKind::NotFound
+                    && settings.access == Access::Change =>
+            {
                 Self::create(settings)?;
             }
             Err(error) => return Err(io_error(error)),
@@ -310,6 +333,15 @@ fn guarded<T>(call: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
 }
 
 fn open_database(path: &Path, settings: &Settings) -> Result<Database, Failure> {
+    let mut builder = Database::builder();
+    builder
+        .set_cache_size(settings.options.cache_bytes)
+        .set_check_integrity_on_open(settings.options.verify_on_open);
+    if settings.access == Access::Look {
+        let file = std::fs::File::open(path).map_err(redb::Error::Io)?;
+        let shadow = shadow::Shadow::new(file).map_err(redb::Error::Io)?;
+        return Ok(builder.create_with_backend(shadow)?);
+    }
     let file = std::fs::OpenOptions::new()
         .read(true)
         .write(true)
@@ -318,11 +350,7 @@ fn open_database(path: &Path, settings: &Settings) -> Result<Database, Failure> 
         .open(path)
         .map_err(redb::Error::Io)?;
     let backend = disk::Disk::new(FileBackend::new(file)?, &settings.options);
-    let database = Database::builder()
-        .set_cache_size(settings.options.cache_bytes)
-        .set_check_integrity_on_open(settings.options.verify_on_open)
-        .create_with_backend(backend)?;
-    Ok(database)
+    Ok(builder.create_with_backend(backend)?)
 }
 
 /// The format of the file; `None` if it is a database, but not one of ours.
@@ -338,17 +366,24 @@ fn read_format(database: &Database) -> Result<Option<u64>, Failure> {
 impl FileLock {
     /// Takes the lock that belongs to the file `path`. It is a file of its own, since the store's
     /// file is closed at times and does not exist at first.
-    fn take(path: &Path) -> Result<Self, OpenError> {
+    fn take(path: &Path, access: Access) -> Result<Self, OpenError> {
         let io_error = |source| OpenError::Io {
             path: path.to_owned(),
             source,
         };
-        let file = std::fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(with_suffix(path, ".lock"))
-            .map_err(io_error)?;
+        let lock_path = with_suffix(path, ".lock");
+        let file = match access {
+            Access::Change => std::fs::OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(lock_path),
+            // Without the lock's file nobody uses the store, unless it is begun at this moment.
+            Access::Look => {
+                std::fs::File::open(lock_path).or_else(|_| std::fs::File::open(path))
+            }
+        };
+        let file = file.map_err(io_error)?;
         let exclusive = rustix::fs::FlockOperation::NonBlockingLockExclusive;
         match rustix::fs::flock(&file, exclusive) {
             Ok(()) => Ok(Self { _file: file }),
