@@ -15,6 +15,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use base::SessionId;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -86,13 +87,7 @@ impl DataDir {
     pub fn open_or_create(path: &Path) -> Result<Self, Failure> {
         match DirBuilder::new().recursive(true).mode(0o700).create(path) {
             Ok(()) => check_fresh(path)?,
-            Err(error) => {
-                let doing = format_args!(
-                    "make data directory {}: choose another with --data-dir, or mend this",
-                    path.display()
-                );
-                return Err(Failure::io(doing, &error));
-            }
+            Err(error) => return Err(cannot("make", path, &error)),
         }
         let dir = Self::lock(path, &at(path, LOCK))?;
         if !dir.check_format()? {
@@ -118,8 +113,8 @@ impl DataDir {
     ///
     /// There is none, a server uses it, it is of another version, or its metadata store is missing.
     pub fn look_at(path: &Path) -> Result<Self, Failure> {
-        let doing = format!("read data directory {}", path.display());
-        if !at(path, FORMAT).try_exists().map_err(|error| Failure::io(&doing, &error))? {
+        let there = at(path, FORMAT).try_exists();
+        if !there.map_err(|error| cannot("read", path, &error))? {
             let message = format!(
                 "{} is not a Holdfast data directory: name one with --data-dir",
                 path.display()
@@ -129,7 +124,7 @@ impl DataDir {
         // A copy may have come without the lock. What locks as well is the directory itself.
         let lock = File::open(at(path, LOCK))
             .or_else(|_| File::open(path))
-            .map_err(|error| Failure::io(&doing, &error))?;
+            .map_err(|error| cannot("read", path, &error))?;
         take_lock(path, &lock)?;
         let dir = Self {
             path: path.to_owned(),
@@ -147,7 +142,6 @@ impl DataDir {
     }
 
     fn lock(path: &Path, lock_path: &Path) -> Result<Self, Failure> {
-        let doing = format!("use data directory {}", path.display());
         let mut lock = OpenOptions::new()
             .read(true)
             .write(true)
@@ -155,12 +149,12 @@ impl DataDir {
             .truncate(false)
             .mode(0o600)
             .open(lock_path)
-            .map_err(|error| Failure::io(&doing, &error))?;
+            .map_err(|error| cannot("write to", path, &error))?;
         take_lock(path, &lock)?;
         let pid = std::process::id();
         lock.set_len(0)
             .and_then(|()| writeln!(lock, "{pid}"))
-            .map_err(|error| Failure::io(&doing, &error))?;
+            .map_err(|error| cannot("write to", path, &error))?;
         Ok(Self {
             path: path.to_owned(),
             _lock: lock,
@@ -234,7 +228,12 @@ impl DataDir {
     ///
     /// The file cannot be read.
     pub fn session(&self) -> Result<Option<SessionFile>, Failure> {
-        read_json(&self.at(SESSION))
+        let file: Option<SessionFile> = read_json(&self.at(SESSION))?;
+        let id = file.as_ref().map(|file| file.session.parse::<SessionId>());
+        if let Some(Err(error)) = id {
+            return Err(damaged(&self.at(SESSION), &error));
+        }
+        Ok(file)
     }
 
     /// Keeps the session.
@@ -290,7 +289,11 @@ impl DataDir {
             std::fs::rename(&temporary, &path)?;
             File::open(&self.path)?.sync_all()
         };
-        write().map_err(|error| Failure::io(format_args!("write {}", path.display()), &error))
+        write().map_err(|error| {
+            // A remainder is overwritten by the next attempt, so a failure here changes nothing.
+            drop(std::fs::remove_file(&temporary));
+            Failure::io(format_args!("write {}", path.display()), &error)
+        })
     }
 }
 
@@ -305,13 +308,9 @@ pub fn read_control(path: &Path) -> Result<Option<ControlFile>, Failure> {
 
 /// Refuses a directory that something else has filled, before anything is written to it.
 fn check_fresh(path: &Path) -> Result<(), Failure> {
-    let doing = format!(
-        "read data directory {}: choose another with --data-dir, or mend this",
-        path.display()
-    );
-    let entries = std::fs::read_dir(path).map_err(|error| Failure::io(&doing, &error))?;
+    let entries = std::fs::read_dir(path).map_err(|error| cannot("read", path, &error))?;
     for entry in entries {
-        let entry = entry.map_err(|error| Failure::io(&doing, &error))?;
+        let entry = entry.map_err(|error| cannot("read", path, &error))?;
         let name = entry.file_name();
         // What a first start leaves that ended early.
         let is_start = name == LOCK || name == temporary(FORMAT).as_str();
@@ -326,6 +325,29 @@ fn check_fresh(path: &Path) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Why the directory cannot be used, and what to do.
+fn cannot(verb: &str, path: &Path, error: &std::io::Error) -> Failure {
+    let shown = path.display();
+    let todo = match error.kind() {
+        ErrorKind::AlreadyExists | ErrorKind::NotADirectory => {
+            let message = format!(
+                "{verb} data directory {shown}: it, or what should be a directory above it, is a \
+                 file; name a directory with --data-dir ({error})"
+            );
+            return Failure::new(FailureKind::Conflict, message);
+        }
+        ErrorKind::PermissionDenied => "run as the user that it belongs to",
+        ErrorKind::ReadOnlyFilesystem => "its file system is mounted read-only: mount it writable",
+        ErrorKind::NotFound => "make the directories above it",
+        _ => "mend this",
+    };
+    let failure = Failure::io(format_args!("{verb} data directory {shown}"), error);
+    Failure::new(
+        failure.kind,
+        format_args!("{failure}; {todo}, or choose another with --data-dir"),
+    )
 }
 
 fn take_lock(path: &Path, lock: &File) -> Result<(), Failure> {
@@ -380,8 +402,18 @@ fn read_small(path: &Path) -> Result<Option<String>, Failure> {
 }
 
 fn damaged(path: &Path, why: &dyn std::fmt::Display) -> Failure {
+    let todo = match path.file_name().and_then(|name| name.to_str()) {
+        Some(SESSION) => {
+            "restore it from a backup, or move it away: then `holdfast up` makes a new session. The \
+             old one and its files are still there: `holdfast session ls` lists it, and `holdfast \
+             session ticket` makes a mount path for it"
+        }
+        Some(API_TOKEN) => "move it away: the next start makes a new token",
+        Some(CONTROL) => "restart the server, which writes it anew",
+        _ => "restore it from a backup",
+    };
     Failure::error(format_args!(
-        "{} is damaged: {why}; restore it from a backup",
+        "{} is damaged: {why}; {todo}; nothing was changed",
         path.display()
     ))
 }
@@ -413,7 +445,7 @@ mod tests {
         let pid = format!("process {}:", std::process::id());
         assert!(second.message.contains(&pid), "{second}");
         let file = SessionFile {
-            session: "s".into(),
+            session: "0000000000000001".into(),
             ticket: "t".into(),
         };
         assert_eq!(dir.session(), Ok(None));

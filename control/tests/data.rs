@@ -96,6 +96,74 @@ fn a_store_that_is_gone_is_not_made_anew() {
 }
 
 #[test]
+fn a_damaged_small_file_is_named_and_left() {
+    let root = used();
+    for (name, damaged, parts) in [
+        ("session.json", &b"{\"session\""[..], &["makes a new session", "session ticket"][..]),
+        ("session.json", b"\xff", &["makes a new session", "session ls"]),
+        ("session.json", b"", &["move it away"]),
+        (
+            "session.json",
+            b"{\"session\":\"x\",\"ticket\":\"y\"}",
+            &["move it away"],
+        ),
+        ("FORMAT", b"", &["restore it from a backup"]),
+        ("api-token", b"\xff\xfe", &["move it away", "makes a new token"]),
+    ] {
+        let path = root.path().join(name);
+        let whole = std::fs::read(&path).unwrap();
+        std::fs::write(&path, damaged).unwrap();
+        let before = content_of(root.path());
+        let named = format!("{} is damaged", path.display());
+        let parts = [&[named.as_str(), "nothing was changed"], parts].concat();
+        up_fails(root.path(), &parts);
+        let changed = |file: &&(PathBuf, Vec<u8>)| {
+            !before.contains(file) && !file.0.ends_with("meta.redb") && !file.0.ends_with("LOCK")
+        };
+        let after = content_of(root.path());
+        assert_eq!(after.iter().find(changed), None, "{name}");
+        // What it says to do works, and the session is still there.
+        if name == "FORMAT" {
+            std::fs::write(&path, &whole).unwrap();
+        } else {
+            std::fs::remove_file(&path).unwrap();
+        }
+        let server = Server::start("up", root.path());
+        let listed = json(&["session", "ls"], root.path());
+        let old: serde_json::Value =
+            serde_json::from_slice(&whole).unwrap_or_else(|_| serde_json::json!({}));
+        if let Some(old) = old["session"].as_str() {
+            let open = listed.as_array().unwrap();
+            assert!(open.iter().any(|session| session["id"] == old), "{name}");
+            json(&["session", "ticket", old], root.path());
+        }
+        server.terminate();
+    }
+    let control = root.path().join("control.json");
+    std::fs::write(control, "{").unwrap();
+    let parts = ["control.json is damaged", "restart the server"];
+    fails(&["session", "ls"], root.path(), 1, &parts);
+}
+
+#[test]
+fn a_session_whose_ticket_is_gone_gets_a_new_one() {
+    let root = used();
+    let path = root.path().join("session.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let file: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let ticket = file["ticket"].as_str().unwrap();
+    let changed = text.replace(ticket, &ticket.replace(['a', 'b', 'c'], "d"));
+    std::fs::write(&path, changed).unwrap();
+    let server = Server::start("up", root.path());
+    assert_eq!(server.text("session"), file["session"].as_str().unwrap());
+    let mount_path = server.text("mount_path");
+    server.terminate();
+    let server = Server::start("up", root.path());
+    assert_eq!(server.text("mount_path"), mount_path);
+    assert_eq!(server.text("session"), file["session"].as_str().unwrap());
+}
+
+#[test]
 fn a_foreign_pack_is_named() {
     let root = used();
     let pack = root.path().join("chunks/pack-00000000.dat");
