@@ -7,15 +7,15 @@ use std::time::Duration;
 use base::{Clock, Rng, SystemClock, Tasks, TenantId};
 use chunkstore::cached::CachedStore;
 use chunkstore::local::{LocalOptions, LocalStore};
-use metadata::kv::{Kv, KvError};
 use metadata::kv::embedded::{EmbeddedKv, EmbeddedOptions, OpenError};
+use metadata::kv::{Kv, KvError};
 use metadata::record::session::{Identity, SessionState};
 use metadata::store::{NewTicket, NewWorkspace, OpenSession, Store, StoreError};
 use nfs_gateway::{Engines, Gateway, GatewayOptions, ServerLimits};
 use serde::Serialize;
 use tokio::net::TcpListener;
 
-use crate::api::{ApiState, BoundedListener, router};
+use crate::api::{ApiState, Serving, router};
 use crate::data_dir::{ControlFile, DataDir, SessionFile};
 use crate::expiry;
 use crate::failure::{Failure, FailureKind};
@@ -82,6 +82,8 @@ pub struct Server {
     gateway: Arc<Gateway>,
     api: Arc<ApiState>,
     calls: Tasks,
+    /// The API's connections.
+    web: Tasks,
     tasks: Tasks,
     clock: Arc<dyn Clock>,
 }
@@ -144,14 +146,7 @@ impl Server {
             },
         };
         dir.keep_control(&control_file(&ready))?;
-        if kv.available_bytes() == Some(0) {
-            tracing::warn!(
-                data_dir = %settings.data_dir.display(),
-                disk_reserve = %settings.disk_reserve,
-                "the disk is full but for the reserve: calls that need space fail with ENOSPC \
-                 until it has more"
-            );
-        }
+        warn_if_full(&kv, settings);
         let calls = Tasks::new();
         let counted = Counted {
             gateway: Arc::clone(&gateway),
@@ -173,6 +168,7 @@ impl Server {
             gateway,
             api: Arc::new(api),
             calls,
+            web: Tasks::new(),
             tasks,
             clock,
         };
@@ -189,27 +185,9 @@ impl Server {
     fn serve(&self, nfs: TcpListener, web: TcpListener) {
         let gateway = Arc::clone(&self.gateway);
         self.tasks.spawn(async move { gateway.serve(nfs).await });
-        let web = BoundedListener::new(web, Arc::clone(&self.clock));
         let routes = router(Arc::clone(&self.api));
-        let (until, clock) = (self.tasks.clone(), Arc::clone(&self.clock));
-        let (begun, late) = (until.clone(), until);
-        self.tasks.spawn(async move {
-            let served = axum::serve(web, routes)
-                .with_graceful_shutdown(async move { begun.shutdown_begun().await });
-            let over = async {
-                late.shutdown_begun().await;
-                clock.sleep(API_DRAIN).await;
-            };
-            tokio::select! {
-                served = served.into_future() => {
-                    if let Err(error) = served {
-                        tracing::error!(%error, "API listener ended");
-                    }
-                }
-                // Calls that write run on as tasks of their own.
-                () = over => tracing::warn!("API calls did not end in time"),
-            }
-        });
+        let serving = Serving::new(routes, Arc::clone(&self.clock), self.web.clone());
+        self.web.spawn(serving.run(web));
     }
 
     /// Ends the server: what is in flight is answered, what is buffered is stored.
@@ -222,6 +200,12 @@ impl Server {
         self.api.begin_draining();
         self.gateway.shutdown().await;
         self.tasks.begin_shutdown();
+        self.web.begin_shutdown();
+        tokio::select! {
+            () = self.web.join() => {}
+            // Calls that write run on as tasks of their own.
+            () = self.clock.sleep(API_DRAIN) => tracing::warn!("API calls did not end in time"),
+        }
         self.tasks.join().await;
         self.calls.join().await;
         self.dir.remove_control();
@@ -232,6 +216,18 @@ impl Server {
         }
         drop(self.dir);
         tracing::info!("stopped");
+    }
+}
+
+/// Tells that there is room to serve, and not for data.
+fn warn_if_full(kv: &EmbeddedKv, settings: &Settings) {
+    if kv.available_bytes() == Some(0) {
+        tracing::warn!(
+            data_dir = %settings.data_dir.display(),
+            disk_reserve = %settings.disk_reserve,
+            "the disk is full but for the reserve: calls that need space fail with ENOSPC until it \
+             has more"
+        );
     }
 }
 

@@ -3,7 +3,10 @@
 
 mod support;
 
-use support::Server;
+use std::io::Write;
+use std::net::TcpStream;
+
+use support::{Server, json};
 
 #[test]
 fn calls_need_a_token_and_errors_say_what_to_do() {
@@ -55,6 +58,34 @@ fn calls_need_a_token_and_errors_say_what_to_do() {
             .as_str()
             .unwrap()
             .contains("\nholdfast_gateway_sessions 0\n")
+    );
+}
+
+#[test]
+fn half_requests_keep_nobody_out() {
+    let root = tempfile::tempdir().unwrap();
+    let server = Server::start("up", root.path());
+    let token = server.text("api_token");
+    let address = server.text("api_address");
+    let half = |text: &str| {
+        let mut stream = TcpStream::connect(&address).unwrap();
+        stream.write_all(text.as_bytes()).unwrap();
+        stream
+    };
+    let head = "GET /v1/sessions HTTP/1.1\r\nhost: ";
+    let body = "POST /v1/sessions HTTP/1.1\r\nhost: x\r\ncontent-length: 99\r\n\r\n{";
+    let _half: Vec<TcpStream> = (0..400)
+        .map(|number| half(if number % 2 == 0 { head } else { body }))
+        .collect();
+    for path in ["/livez", "/readyz", "/metrics", "/v1/sessions"] {
+        assert_eq!(server.call("GET", path, Some(&token), b"").0, 200, "{path}");
+    }
+    assert_eq!(
+        json(&["session", "ls"], root.path())
+            .as_array()
+            .unwrap()
+            .len(),
+        1
     );
 }
 

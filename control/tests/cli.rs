@@ -258,7 +258,10 @@ fn with_json_a_wrong_command_line_is_a_json_error() {
         assert!(!error["error"].as_str().unwrap().is_empty());
     }
     // Else it is for people; and help is no error.
-    let output = holdfast().args(["session", "--", "--json"]).output().unwrap();
+    let output = holdfast()
+        .args(["session", "--", "--json"])
+        .output()
+        .unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(output.stderr.starts_with(b"error: "), "{output:?}");
     for args in [["--json", "--help"], ["--json", "--version"]] {
@@ -383,7 +386,12 @@ fn bad_starts_say_what_to_do() {
     let file = root.path().join("file");
     std::fs::write(&file, "").unwrap();
     for path in [&file, &file.join("below")] {
-        fails(&["up"], path, 3, &["make data directory", "is a file", "--data-dir"]);
+        fails(
+            &["up"],
+            path,
+            3,
+            &["make data directory", "is a file", "--data-dir"],
+        );
     }
     fails(&["check"], &file, 3, &["read data directory", "is a file"]);
     let filled = root.path().join("filled");

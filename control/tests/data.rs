@@ -99,8 +99,16 @@ fn a_store_that_is_gone_is_not_made_anew() {
 fn a_damaged_small_file_is_named_and_left() {
     let root = used();
     for (name, damaged, parts) in [
-        ("session.json", &b"{\"session\""[..], &["makes a new session", "session ticket"][..]),
-        ("session.json", b"\xff", &["makes a new session", "session ls"]),
+        (
+            "session.json",
+            &b"{\"session\""[..],
+            &["makes a new session", "session ticket"][..],
+        ),
+        (
+            "session.json",
+            b"\xff",
+            &["makes a new session", "session ls"],
+        ),
         ("session.json", b"", &["move it away"]),
         (
             "session.json",
@@ -108,7 +116,11 @@ fn a_damaged_small_file_is_named_and_left() {
             &["move it away"],
         ),
         ("FORMAT", b"", &["restore it from a backup"]),
-        ("api-token", b"\xff\xfe", &["move it away", "makes a new token"]),
+        (
+            "api-token",
+            b"\xff\xfe",
+            &["move it away", "makes a new token"],
+        ),
     ] {
         let path = root.path().join(name);
         let whole = std::fs::read(&path).unwrap();
@@ -266,7 +278,10 @@ fn a_check_tells_of_packs_that_are_torn_and_that_cannot_be_read() {
     assert_eq!(report["clean"], true);
     let note = report["notes"][0].as_str().unwrap();
     assert!(note.contains("pack-00000000.dat ends in 6 bytes"), "{note}");
-    assert_eq!(std::fs::read(chunks.join("pack-00000000.dat")).unwrap(), torn);
+    assert_eq!(
+        std::fs::read(chunks.join("pack-00000000.dat")).unwrap(),
+        torn
+    );
 }
 
 #[test]

@@ -188,7 +188,11 @@ fn reopen(shelf: &Shelf, path: &Path, number: u32) -> Result<OpenPack, OpenError
 }
 
 /// Scans a file, unless it is no pack of this release.
-pub(crate) fn scan_ours(file: &File, path: &Path, number: u32) -> Result<(Scan, PackHeader), OpenError> {
+pub(crate) fn scan_ours(
+    file: &File,
+    path: &Path,
+    number: u32,
+) -> Result<(Scan, PackHeader), OpenError> {
     let not_a_pack = || OpenError::NotAPack {
         path: path.to_owned(),
     };

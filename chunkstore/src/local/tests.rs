@@ -490,7 +490,11 @@ async fn a_look_at_a_store_changes_nothing() {
     let packs = open::numbers_in(dir.path()).unwrap();
     let (first, last) = (packs[0], *packs.last().unwrap());
     assert!(packs.len() > 2);
-    let tail = [&fs::read(pack_path(dir.path(), last)).unwrap()[..], b"HFtorn"].concat();
+    let tail = [
+        &fs::read(pack_path(dir.path(), last)).unwrap()[..],
+        b"HFtorn",
+    ]
+    .concat();
     fs::write(pack_path(dir.path(), last), tail).unwrap();
     fs::remove_file(sidecar_path(dir.path(), first)).unwrap();
     flip(&pack_path(dir.path(), first), 300);

@@ -54,7 +54,9 @@ impl LocalStore {
                 continue;
             }
             match shared.verifier().entries(number) {
-                Ok(entries) => shared.verifier().pack(number, &entries, &mut counts, &mut report),
+                Ok(entries) => shared
+                    .verifier()
+                    .pack(number, &entries, &mut counts, &mut report),
                 Err(error) => {
                     tracing::error!(pack = number, %error, "pack cannot be read");
                     counts.unreadable_packs += 1;

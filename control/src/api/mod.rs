@@ -5,11 +5,11 @@
 
 mod health;
 mod input;
-mod listener;
+mod serving;
 mod sessions;
 mod workspaces;
 
-pub(crate) use listener::BoundedListener;
+pub(crate) use serving::Serving;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

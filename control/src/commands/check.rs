@@ -25,8 +25,8 @@ pub(super) fn run(args: &cli::Check, json: bool) -> Result<u8, Failure> {
     let dir = DataDir::look_at(&args.data_dir)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let options = EmbeddedOptions::default();
-    let kv = EmbeddedKv::look_at(&dir.metadata(), &options, clock)
-        .map_err(|error| of_open(&error))?;
+    let kv =
+        EmbeddedKv::look_at(&dir.metadata(), &options, clock).map_err(|error| of_open(&error))?;
     let chunks = if args.metadata_only {
         None
     } else {
@@ -78,7 +78,10 @@ struct Content {
 fn verify(chunks: &LocalReader, report: &mut Report) -> Content {
     for pack in chunks.unreadable() {
         let place = pack.path.display().to_string();
-        let what = format!("cannot be read, and nothing in it was checked: {}", pack.why);
+        let what = format!(
+            "cannot be read, and nothing in it was checked: {}",
+            pack.why
+        );
         report.add(place, what, Remedy::Store);
     }
     let counts = chunks.verify(|chunk| {

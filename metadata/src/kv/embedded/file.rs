@@ -379,9 +379,7 @@ impl FileLock {
                 .truncate(false)
                 .open(lock_path),
             // Without the lock's file nobody uses the store, unless it is begun at this moment.
-            Access::Look => {
-                std::fs::File::open(lock_path).or_else(|_| std::fs::File::open(path))
-            }
+            Access::Look => std::fs::File::open(lock_path).or_else(|_| std::fs::File::open(path)),
         };
         let file = file.map_err(io_error)?;
         let exclusive = rustix::fs::FlockOperation::NonBlockingLockExclusive;

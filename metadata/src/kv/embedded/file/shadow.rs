@@ -130,7 +130,9 @@ impl StorageBackend for Shadow {
         Self::parts(offset, data.len(), |number, begin, place| {
             if !written.pieces.contains_key(&number) {
                 if written.pieces.len() >= PIECES_MAX {
-                    return Err(Error::other("too much was written to a file that is only read"));
+                    return Err(Error::other(
+                        "too much was written to a file that is only read",
+                    ));
                 }
                 let mut piece = vec![0; PIECE_BYTES].into_boxed_slice();
                 let start = number * u64::try_from(PIECE_BYTES).map_err(Error::other)?;
