@@ -113,14 +113,7 @@ impl DataDir {
     ///
     /// There is none, a server uses it, it is of another version, or its metadata store is missing.
     pub fn look_at(path: &Path) -> Result<Self, Failure> {
-        let there = at(path, FORMAT).try_exists();
-        if !there.map_err(|error| cannot("read", path, &error))? {
-            let message = format!(
-                "{} is not a Holdfast data directory: name one with --data-dir",
-                path.display()
-            );
-            return Err(Failure::new(FailureKind::NotFound, message));
-        }
+        require_used(path)?;
         // A copy may have come without the lock. What locks as well is the directory itself.
         let lock = File::open(at(path, LOCK))
             .or_else(|_| File::open(path))
@@ -130,15 +123,33 @@ impl DataDir {
             path: path.to_owned(),
             _lock: lock,
         };
-        dir.check_format()?;
-        if !dir.metadata().exists() {
-            let message = format!(
-                "{} holds nothing yet: its first server has not come as far",
-                path.display()
-            );
-            return Err(Failure::new(FailureKind::NotFound, message));
-        }
+        dir.check_used()?;
         Ok(dir)
+    }
+
+    /// Takes a directory that has been used, to change it.
+    ///
+    /// # Errors
+    ///
+    /// As [`DataDir::look_at`].
+    pub fn open(path: &Path) -> Result<Self, Failure> {
+        require_used(path)?;
+        let dir = Self::lock(path, &at(path, LOCK))?;
+        dir.check_used()?;
+        Ok(dir)
+    }
+
+    /// Refuses a directory without a metadata store: opening that would make it.
+    fn check_used(&self) -> Result<(), Failure> {
+        self.check_format()?;
+        if self.metadata().exists() {
+            return Ok(());
+        }
+        let message = format!(
+            "{} holds nothing yet: its first server has not come as far",
+            self.path.display()
+        );
+        Err(Failure::new(FailureKind::NotFound, message))
     }
 
     fn lock(path: &Path, lock_path: &Path) -> Result<Self, Failure> {
@@ -304,6 +315,19 @@ impl DataDir {
 /// The file cannot be read.
 pub fn read_control(path: &Path) -> Result<Option<ControlFile>, Failure> {
     read_json(&at(path, CONTROL))
+}
+
+/// Refuses what is no data directory, before anything is made in it.
+fn require_used(path: &Path) -> Result<(), Failure> {
+    let there = at(path, FORMAT).try_exists();
+    if there.map_err(|error| cannot("read", path, &error))? {
+        return Ok(());
+    }
+    let message = format!(
+        "{} is not a Holdfast data directory: name one with --data-dir",
+        path.display()
+    );
+    Err(Failure::new(FailureKind::NotFound, message))
 }
 
 /// Refuses a directory that something else has filled, before anything is written to it.
