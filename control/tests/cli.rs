@@ -352,6 +352,164 @@ fn a_start_on_a_full_disk_says_what_is_needed() {
 }
 
 #[test]
+fn odd_arguments_are_named() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path();
+    let file = dir.join("file");
+    std::fs::write(&file, "").unwrap();
+    let file = file.to_str().unwrap();
+    let data = &dir.join("data");
+    let _server = Server::start("up", data);
+    for id in ["", "..", "+1", "x y", "00000000000000001"] {
+        for args in [
+            &["session", "show", id][..],
+            &["session", "close", id],
+            &["session", "ticket", id],
+            &["mount", "/", "--print-only", "--session", id],
+        ] {
+            fails(args, data, 2, &["is no session", "session ls"]);
+        }
+    }
+    fails(
+        &["session", "open", "--ttl", "40000d"],
+        data,
+        2,
+        &["over 100 years"],
+    );
+    fails(&["mount", file], data, 3, &["is a file: name a directory"]);
+    fails(&["mount", "/nonexistent/x"], data, 4, &["make it first"]);
+    for api in ["ftp://x", "http://[", "http://", "https://x", "a b"] {
+        let args = ["workspace", "ls", "--api", api, "--token", "x"];
+        fails(
+            &args,
+            data,
+            2,
+            &["is no address of an API", "http://HOST:PORT"],
+        );
+    }
+    for (args, part) in [
+        (["serve", "--config", "/dev/zero"], "is longer than"),
+        (
+            ["serve", "--config", env!("CARGO_BIN_EXE_holdfast")],
+            "is longer than",
+        ),
+        (["serve", "--check-config", "--log=[["], "log filter"),
+    ] {
+        fails(&args, data, 2, &[part]);
+    }
+    // Empty variables are none.
+    let output = holdfast()
+        .args(["session", "ls", "--json", "--data-dir"])
+        .arg(data)
+        .envs([("HOLDFAST_API", ""), ("HOLDFAST_TOKEN", "")])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn mounting_needs_root() {
+    let root = tempfile::tempdir().unwrap();
+    let output = as_nobody(root.path())
+        .args(["mount", "/", "--data-dir"])
+        .arg(root.path().join("data"))
+        .output()
+        .unwrap();
+    let has_helper = Path::new("/sbin/mount.nfs").exists();
+    let (code, part) = if has_helper {
+        (5, "needs root")
+    } else {
+        (6, "no server uses")
+    };
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    assert!(said.contains(part), "{said}");
+}
+
+#[test]
+fn a_result_that_cannot_be_written_is_told() {
+    let root = tempfile::tempdir().unwrap();
+    let _server = Server::start("up", root.path());
+    let full = || {
+        std::fs::File::options()
+            .write(true)
+            .open("/dev/full")
+            .unwrap()
+    };
+    for args in [
+        &["session", "open"][..],
+        &["session", "ls"],
+        &["session", "ls", "--json"],
+    ] {
+        let mut command = holdfast();
+        command.args(args).arg("--data-dir").arg(root.path());
+        let output = command.stdout(full()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("print the result: No space left"), "{said}");
+    }
+    // A reader that went away wants no more.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = holdfast();
+    command
+        .args(["session", "ls", "--data-dir"])
+        .arg(root.path());
+    let output = command.stdout(writer).output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(output.stderr, b"");
+}
+
+#[test]
+fn a_signal_ends_a_start_that_takes_long() {
+    let root = tempfile::tempdir().unwrap();
+    assert_eq!(Server::start("up", root.path()).terminate(), Some(0));
+    // A pack that nobody writes to is waited for.
+    let chunks = root.path().join("chunks");
+    let made = Command::new("mkfifo")
+        .arg(chunks.join("pack-00000000.dat"))
+        .status();
+    assert!(made.unwrap().success());
+    std::fs::write(chunks.join("pack-00000001.dat"), "").unwrap();
+    let mut child = holdfast()
+        .args([
+            "up",
+            "--listen",
+            "127.0.0.1:0",
+            "--api-listen",
+            "127.0.0.1:0",
+            "--data-dir",
+        ])
+        .arg(root.path())
+        .spawn()
+        .unwrap();
+    // It has come to the packs when it has the metadata store; signals are taken long before.
+    let lock = root.path().join("LOCK");
+    let pid = child.id().to_string();
+    let mut looks = 0;
+    while std::fs::read_to_string(&lock).unwrap().trim() != pid {
+        looks += 1;
+        assert!(looks < 300, "it does not begin");
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
+    let asked = Command::new("kill").args(["-TERM", &pid]).status().unwrap();
+    assert!(asked.success());
+    let mut ended = None;
+    for _ in 0..100 {
+        ended = child.try_wait().unwrap();
+        if ended.is_some() {
+            break;
+        }
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
+    if ended.is_none() {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    assert_eq!(ended.and_then(|status| status.code()), Some(0));
+}
+
+#[test]
 fn bad_starts_say_what_to_do() {
     let root = tempfile::tempdir().unwrap();
     let dir = root.path().join("data");

@@ -198,8 +198,7 @@ fn print(report: &Report, content: Option<&Content>, json: bool) -> Result<(), F
         counts.blocks,
         counts.chunks
     ));
-    output::text(&lines.join("\n"));
-    Ok(())
+    output::text(&lines.join("\n"))
 }
 
 fn as_json(problem: &Problem) -> serde_json::Value {

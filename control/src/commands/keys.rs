@@ -45,6 +45,5 @@ fn rotate(dir: &DataDir, json: bool) -> Result<(), Failure> {
     output::text(
         "the next start signs file handles with a new key; handles of the last one stay good until \
          the next rotation, those of older ones are stale from now on",
-    );
-    Ok(())
+    )
 }
