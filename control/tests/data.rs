@@ -242,6 +242,25 @@ fn a_check_changes_nothing() {
 }
 
 #[test]
+fn a_check_needs_no_right_to_write() {
+    if !rustix::process::geteuid().is_root() {
+        return; // Only root can mount something read-only.
+    }
+    let root = used();
+    let script = "mount --bind \"$1\" \"$1\" && mount -o remount,ro,bind \"$1\" || exit 9; \
+                  ! touch \"$1/new\" 2>/dev/null && exec \"$2\" check --json --data-dir \"$1\"";
+    let output = std::process::Command::new("unshare")
+        .args(["-m", "sh", "-c", script, "sh"])
+        .arg(root.path())
+        .arg(env!("CARGO_BIN_EXE_holdfast"))
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["clean"], true);
+}
+
+#[test]
 fn a_check_tells_of_packs_that_are_torn_and_that_cannot_be_read() {
     let root = used();
     let chunks = root.path().join("chunks");
