@@ -171,6 +171,10 @@ impl Connection {
         if calls >= limits.calls_in_flight_max || held >= limits.connection_bytes_max {
             return Some(Pause::Own);
         }
+        // The other half is for peers who take what they asked for.
+        if self.outbound.is_blocked() && self.shared.budget.is_half_full() {
+            return Some(Pause::Own);
+        }
         if (calls > 0 || held > 0) && self.shared.budget.is_full() {
             return Some(Pause::Budget);
         }

@@ -83,6 +83,10 @@ impl Budget {
         self.counters.held_bytes.value() >= self.bytes_max
     }
 
+    pub(crate) fn is_half_full(&self) -> bool {
+        self.counters.held_bytes.value() >= self.bytes_max / 2
+    }
+
     /// Completes when there is room. Safe to drop.
     pub(crate) async fn wait_room(&self) {
         wait_until(&self.freed, || !self.is_full()).await;

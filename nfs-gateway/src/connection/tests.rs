@@ -466,14 +466,32 @@ async fn replies_nobody_reads_give_way_to_others() {
         ..ServerLimits::default()
     };
     let server = serve(limits).await;
-    let mut hogs: Vec<TcpStream> = (0..4).map(|_| server.connect()).collect();
-    for hog in &mut hogs {
+    let ask = |hog: &mut TcpStream| {
         for xid in 0..30 {
             hog.write_all(&call(xid, BIG)).unwrap();
         }
+    };
+    let mut hogs: Vec<TcpStream> = (0..2).map(|_| server.connect()).collect();
+    hogs.iter_mut().for_each(ask);
+    // A few may have half of it, and the others do not notice.
+    let is_half_full = |server: &Fixture| server.counters.held_bytes.value() >= 8 * MEBIBYTE;
+    server.await_that("it is half full", is_half_full).await;
+    server.settle().await;
+    assert!(server.counters.held_bytes.value() < 12 * MEBIBYTE);
+    let mut early = server.connect();
+    for xid in 0..20 {
+        early.write_all(&call(xid, BIG)).unwrap();
+        assert_eq!(reply(&mut early), Some((xid, 28 + MEBIBYTE)));
     }
-    let is_full = |server: &Fixture| server.counters.held_bytes.value() >= 16 * MEBIBYTE;
-    server.await_that("the budget is full", is_full).await;
+    let more = (0..150).map(|_| server.connect());
+    hogs.extend(more);
+    hogs.iter_mut().skip(2).for_each(ask);
+    // Many may fill it. Then those who do not read have to go.
+    let has_been_full = |server: &Fixture| {
+        let is_full = server.counters.held_bytes.value() >= 16 * MEBIBYTE;
+        is_full || server.counters.ended_slow_replies.value() > 0
+    };
+    server.await_that("the budget is full", has_been_full).await;
     let mut honest = server.connect();
     honest.write_all(&call(7, BIG)).unwrap();
     assert_eq!(reply(&mut honest), Some((7, 28 + MEBIBYTE)));
