@@ -151,11 +151,13 @@ mod tests {
         let readers: Vec<_> = streams
             .into_iter()
             .map(|mut stream| {
-                std::thread::spawn(move || {
+                let named = std::thread::Builder::new().name("reader".into());
+                let reader = named.spawn(move || {
                     for _ in 0..CALLS {
                         assert!(reply(&mut stream) > MEBIBYTE);
                     }
-                })
+                });
+                reader.unwrap()
             })
             .collect();
         while !readers.iter().all(std::thread::JoinHandle::is_finished) {
