@@ -355,7 +355,10 @@ impl Gateway {
         // Taking a session over writes: while there is no room it stays, so that it can be read.
         let may_retire = self.kv.available_bytes() != Some(0);
         for session in self.open_sessions() {
-            if may_retire && session.is_idle(now, self.options.session_idle) && session.retire_if_quiet() {
+            if may_retire
+                && session.is_idle(now, self.options.session_idle)
+                && session.retire_if_quiet()
+            {
                 self.forget(&session);
                 self.counters.retired.count();
             } else {
@@ -534,7 +537,7 @@ impl Gateway {
         record: &Bytes,
         call: &Call<'_>,
         procedure: Procedure,
-        guard: CallGuard,
+        mut guard: CallGuard,
     ) -> Option<Reply> {
         self.counters.calls.count();
         let Ok(nfs) = NfsCall::decode(procedure, call.args.clone()) else {
@@ -544,7 +547,10 @@ impl Gateway {
             return Some(results::null(call.xid));
         }
         match verify(call.clone(), nfs, &self.keys) {
-            Ok(decoded) => self.dispatch(record, &decoded, guard),
+            Ok(decoded) => {
+                guard.reserve(procedures::reply_bytes(&decoded.nfs));
+                self.dispatch(record, &decoded, guard)
+            }
             Err(reply) => {
                 self.counters.stale_handles.count();
                 Some(reply)
@@ -568,6 +574,16 @@ impl Service for Gateway {
             Ok(Target::Mount(procedure)) => self.mount_call(&record, &call, procedure, guard),
             Err(refusal) => Some(rpc::refused(call.xid, refusal)),
         }
+    }
+
+    fn reply_bytes(&self, record: &Bytes) -> usize {
+        let Ok(call) = rpc::decode_call(record) else {
+            return 0;
+        };
+        let Ok(Target::Nfs(procedure)) = Target::of(&call) else {
+            return 0;
+        };
+        NfsCall::decode(procedure, call.args.clone()).map_or(0, |nfs| procedures::reply_bytes(&nfs))
     }
 
     fn gate(&self) -> &Gate {

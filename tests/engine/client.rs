@@ -1,8 +1,8 @@
 //! The client's side of the sockets: several connections, retransmission of the same bytes, copies.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddr;
 use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -349,7 +349,9 @@ impl Client {
             Some(_) => {}
             None => match self.answered.get(&xid) {
                 Some(_) => {}
-                None => self.complaints.push(format!("a reply to no call: {xid:#x}")),
+                None => self
+                    .complaints
+                    .push(format!("a reply to no call: {xid:#x}")),
             },
         }
     }

@@ -269,11 +269,13 @@ fn a_mount_waits_for_the_store() {
         rig.server.set_faults(FaultRates::all(120), Pace::default());
         assert!(rig.mount(&ticket).is_ok(), "mount {round}");
         if round % 4 == 0 {
-            rig.server.set_faults(FaultRates::default(), Pace::default());
+            rig.server
+                .set_faults(FaultRates::default(), Pace::default());
             rig.restart();
         }
     }
-    rig.server.set_faults(FaultRates::default(), Pace::default());
+    rig.server
+        .set_faults(FaultRates::default(), Pace::default());
     rig.restart();
     // An outage of some seconds, with a takeover to make.
     rig.server.set_faults(OUTAGE, Pace::default());
@@ -347,7 +349,10 @@ fn a_full_store_refuses_and_serves() {
     };
     assert_eq!(rig.error(chmod.clone()), Some(FsError::NoSpace));
     assert_eq!(rig.error(mkdir("d")), Some(FsError::NoSpace));
-    assert_eq!(rig.error(write(file, 0, b"more", true)), Some(FsError::NoSpace));
+    assert_eq!(
+        rig.error(write(file, 0, b"more", true)),
+        Some(FsError::NoSpace)
+    );
     assert_eq!(rig.error(lookup("d")), Some(FsError::NotFound));
     // What could not be kept is given up, and the verifier says so.
     assert_eq!(rig.content(file), b"stored".as_slice());
@@ -609,11 +614,17 @@ fn quotas_refuse_and_change_nothing() {
         Some(FsError::QuotaExceeded)
     );
     rig.good(write(file, 8192, &[2; 4096], true));
-    assert_eq!(rig.error(write(file, 12_288, b"x", true)), Some(FsError::QuotaExceeded));
+    assert_eq!(
+        rig.error(write(file, 12_288, b"x", true)),
+        Some(FsError::QuotaExceeded)
+    );
     rig.made(create("g"));
     assert_eq!(rig.error(mkdir("d")), Some(FsError::QuotaExceeded));
     let space = rig.fsstat().unwrap();
-    assert_eq!((space.used_bytes, space.free_bytes, space.used_inodes), (12_288, 0, 2));
+    assert_eq!(
+        (space.used_bytes, space.free_bytes, space.used_inodes),
+        (12_288, 0, 2)
+    );
     rig.good(remove("f"));
     rig.restart();
     assert_eq!(rig.fsstat().unwrap().used_bytes, 0);
