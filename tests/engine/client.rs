@@ -77,6 +77,10 @@ pub(crate) struct Answered {
     pub(crate) reply: Bytes,
     /// Copies must get the same reply.
     pub(crate) tracked: bool,
+    /// So must copies to any owner to come.
+    pub(crate) stored: bool,
+    /// The owner that answered it, if that is known.
+    pub(crate) owner: Option<(u64, u64)>,
 }
 
 /// The client.
@@ -162,12 +166,14 @@ impl Client {
     }
 
     /// An answered call, to be remembered.
-    pub(crate) fn answered(xid: u32, record: Bytes, reply: Bytes, tracked: bool) -> Answered {
+    pub(crate) fn answered(xid: u32, record: Bytes, reply: Bytes) -> Answered {
         Answered {
             xid,
             record,
             reply,
-            tracked,
+            tracked: false,
+            stored: false,
+            owner: None,
         }
     }
 

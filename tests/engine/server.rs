@@ -44,6 +44,19 @@ impl Default for Setting {
     }
 }
 
+/// What gateways counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counted {
+    pub(crate) takeovers: u64,
+    /// Times an owner gave data up.
+    pub(crate) lost: u64,
+    pub(crate) loads: u64,
+    pub(crate) replayed: u64,
+    pub(crate) replayed_from_store: u64,
+    /// Times a connection was not read for a while.
+    pub(crate) paused: u64,
+}
+
 /// Stores, and the gateways that are alive.
 pub(crate) struct Server {
     pub(crate) clock: Arc<WorldClock>,
@@ -56,8 +69,10 @@ pub(crate) struct Server {
     pub(crate) runtime: Option<Runtime>,
     /// The last is the one that clients are told of.
     pub(crate) gateways: Vec<Arc<Gateway>>,
-    /// Takeovers and losses of gateways that are gone.
-    ended: (u64, u64),
+    /// What gateways counted that are gone.
+    ended: Counted,
+    /// How many gateways there were.
+    lives: u64,
     pub(crate) session: SessionId,
     pub(crate) ticket: String,
 }
@@ -99,7 +114,8 @@ impl Server {
             rng: Arc::new(Rng::seeded(seed)),
             runtime: Some(runtime),
             gateways: Vec::new(),
-            ended: (0, 0),
+            ended: Counted::default(),
+            lives: 0,
             session: SessionId::new(0),
             ticket: String::new(),
         };
@@ -194,13 +210,13 @@ impl Server {
             (gateway, address)
         });
         self.gateways.push(gateway);
+        self.lives += 1;
         address
     }
 
     /// Ends all gateways where they are. With `stores` the key-value store crashes, too.
     pub(crate) fn kill(&mut self, stores: bool) {
-        let (takeovers, discarded) = self.ownerships();
-        self.ended = (takeovers, discarded);
+        self.ended = self.counted();
         {
             let _inside = self.runtime.as_ref().unwrap().enter();
             self.clock.end();
@@ -219,15 +235,32 @@ impl Server {
         self.runtime = Some(runtime);
     }
 
+    /// What all gateways have counted.
+    pub(crate) fn counted(&self) -> Counted {
+        self.gateways.iter().fold(self.ended, |sum, gateway| {
+            let counters = gateway.counters();
+            let lost = counters.discarded.value() + counters.flushes_refused.value();
+            Counted {
+                takeovers: sum.takeovers + counters.takeovers.value(),
+                lost: sum.lost + lost,
+                loads: sum.loads + counters.loads.value(),
+                replayed: sum.replayed + counters.replayed.value(),
+                replayed_from_store: sum.replayed_from_store
+                    + counters.replayed_from_store.value(),
+                paused: sum.paused + gateway.transport().paused.value(),
+            }
+        })
+    }
+
+    /// Changes whenever there is, or will be, another owner.
+    pub(crate) fn owner(&self) -> (u64, u64) {
+        (self.counted().takeovers, self.lives)
+    }
+
     /// How often the session was taken over, and how often an owner gave data up.
     pub(crate) fn ownerships(&self) -> (u64, u64) {
-        self.gateways.iter().fold(self.ended, |(took, lost), it| {
-            let counters = it.counters();
-            (
-                took + counters.takeovers.value(),
-                lost + counters.discarded.value() + counters.flushes_refused.value(),
-            )
-        })
+        let counted = self.counted();
+        (counted.takeovers, counted.lost)
     }
 
     /// The gateway that clients talk to.
