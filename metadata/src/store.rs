@@ -250,7 +250,9 @@ impl Store {
             .transactor
             .transact(Budget::default(), |txn, _| {
                 // Alone in its transaction, which writes nothing: nothing to conflict with.
-                Box::pin(async move { Ok::<_, StoreError>(txn.get(key, Isolation::Snapshot).await?) })
+                Box::pin(
+                    async move { Ok::<_, StoreError>(txn.get(key, Isolation::Snapshot).await?) },
+                )
             })
             .await?;
         value.ok_or_else(|| StoreError::NotFound {

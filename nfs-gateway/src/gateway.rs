@@ -355,7 +355,10 @@ impl Gateway {
         // Taking a session over writes: while there is no room it stays, so that it can be read.
         let may_retire = self.kv.available_bytes() != Some(0);
         for session in self.open_sessions() {
-            if may_retire && session.is_idle(now, self.options.session_idle) && session.retire_if_quiet() {
+            if may_retire
+                && session.is_idle(now, self.options.session_idle)
+                && session.retire_if_quiet()
+            {
                 self.forget(&session);
                 self.counters.retired.count();
             } else {

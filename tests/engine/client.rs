@@ -1,8 +1,8 @@
 //! The client's side of the sockets: several connections, retransmission of the same bytes, copies.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddr;
 use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -177,15 +177,31 @@ impl Client {
         }
     }
 
+    /// Waits until one call is answered, whatever the others do.
+    pub(crate) async fn wait_for(&mut self, xid: u32) -> Option<Bytes> {
+        let end = self.wait_until(VecDeque::new(), |client| client.answered.contains_key(&xid));
+        end.await;
+        self.take(xid)
+    }
+
     /// Waits until all calls are answered. `mishaps` happen at their times from now on.
-    pub(crate) async fn wait(&mut self, mut mishaps: VecDeque<(Duration, Mishap)>) -> End {
+    pub(crate) async fn wait(&mut self, mishaps: VecDeque<(Duration, Mishap)>) -> End {
+        let all = |client: &Self| client.pending.is_empty();
+        self.wait_until(mishaps, all).await
+    }
+
+    async fn wait_until(
+        &mut self,
+        mut mishaps: VecDeque<(Duration, Mishap)>,
+        done: impl Fn(&Self) -> bool,
+    ) -> End {
         let began = self.clock.monotonic();
         let mut heard = began;
         let mut steps = 0;
         let mut step = Duration::from_millis(1);
         loop {
             self.transmit().await;
-            if self.pending.is_empty() {
+            if done(self) {
                 return End::Answered;
             }
             let now = self.clock.monotonic();
@@ -252,7 +268,7 @@ impl Client {
     }
 
     /// Sends what is due, connecting where that is needed.
-    async fn transmit(&mut self) {
+    pub(crate) async fn transmit(&mut self) {
         let now = self.clock.monotonic();
         let due: Vec<u32> = self
             .pending
@@ -355,7 +371,9 @@ impl Client {
             Some(_) => {}
             None => match self.answered.get(&xid) {
                 Some(_) => {}
-                None => self.complaints.push(format!("a reply to no call: {xid:#x}")),
+                None => self
+                    .complaints
+                    .push(format!("a reply to no call: {xid:#x}")),
             },
         }
     }

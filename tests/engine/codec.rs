@@ -8,7 +8,7 @@ use bytes::Bytes;
 use metadata::FsError;
 use metadata::ops::{Access, Created, Found, How, Linked, Node, Removed, Renamed};
 use metadata::stat::{Before, Device, FileKind, SetAttrs, SetTime, Stat, Wcc};
-use nfs3_types::nfs3::{self as wire, Nfs3Option, Nfs3Result, NFS_PROGRAM, nfsstat3};
+use nfs3_types::nfs3::{self as wire, NFS_PROGRAM, Nfs3Option, Nfs3Result, nfsstat3};
 use nfs3_types::rpc::{auth_unix, opaque_auth};
 use nfs3_types::xdr_codec::{Opaque, Pack, Unpack};
 use system_tests::subject::{Answer, Call, ListReply, Listed, Op, ReadReply};
@@ -47,10 +47,7 @@ pub(crate) struct Handles {
 
 impl Handles {
     pub(crate) fn learn(&mut self, inode: InodeId, handle: &[u8]) {
-        let known = self
-            .known
-            .entry(inode)
-            .or_insert_with(|| handle.to_vec());
+        let known = self.known.entry(inode).or_insert_with(|| handle.to_vec());
         if known != handle {
             self.complaints.push(format!("{inode:?} has two handles"));
         }
@@ -449,7 +446,10 @@ impl Pack for Raw {
 /// The result part of a reply (without the record mark), which has to be an accepted call's.
 pub(crate) fn result(reply: &[u8]) -> &[u8] {
     // xid, REPLY, accepted, AUTH_NONE verifier of no bytes, SUCCESS.
-    assert_eq!(reply[4..24], [0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(
+        reply[4..24],
+        [0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+    );
     &reply[24..]
 }
 
@@ -552,25 +552,23 @@ pub(crate) fn decode(handles: &mut Handles, call: &Call, listing: Listing, bytes
                 Err(error(status))
             }
         }),
-        Op::Write { data, stable, .. } => {
-            Answer::Changed(match unpack::<wire::WRITE3res>(bytes) {
-                Nfs3Result::Ok(ok) => {
-                    assert_eq!(usize::try_from(ok.count).unwrap(), data.len());
-                    reply.verifier = Some(ok.verf.0);
-                    reply.is_stable = ok.committed == wire::stable_how::FILE_SYNC;
-                    if *stable && !reply.is_stable {
-                        handles
-                            .complaints
-                            .push("a stable WRITE is not stable".to_owned());
-                    }
-                    Ok(handles.wcc(&ok.file_wcc))
+        Op::Write { data, stable, .. } => Answer::Changed(match unpack::<wire::WRITE3res>(bytes) {
+            Nfs3Result::Ok(ok) => {
+                assert_eq!(usize::try_from(ok.count).unwrap(), data.len());
+                reply.verifier = Some(ok.verf.0);
+                reply.is_stable = ok.committed == wire::stable_how::FILE_SYNC;
+                if *stable && !reply.is_stable {
+                    handles
+                        .complaints
+                        .push("a stable WRITE is not stable".to_owned());
                 }
-                Nfs3Result::Err((status, fail)) => {
-                    *beside = handles.beside_wcc(&[&fail.file_wcc]);
-                    Err(error(status))
-                }
-            })
-        }
+                Ok(handles.wcc(&ok.file_wcc))
+            }
+            Nfs3Result::Err((status, fail)) => {
+                *beside = handles.beside_wcc(&[&fail.file_wcc]);
+                Err(error(status))
+            }
+        }),
         Op::Commit { .. } => Answer::Committed(match unpack::<wire::COMMIT3res>(bytes) {
             Nfs3Result::Ok(ok) => {
                 reply.verifier = Some(ok.verf.0);
@@ -644,11 +642,7 @@ fn access(bits: u32) -> Access {
 }
 
 /// Takes `.` and `..` out of a listing; returns the parent.
-fn take_dots(
-    handles: &mut Handles,
-    dir: InodeId,
-    entries: &mut Vec<Listed>,
-) -> Option<InodeId> {
+fn take_dots(handles: &mut Handles, dir: InodeId, entries: &mut Vec<Listed>) -> Option<InodeId> {
     let mut parent = None;
     entries.retain(|entry| match entry.name.as_slice() {
         b"." => {

@@ -17,6 +17,8 @@ mod codec;
 #[cfg(test)]
 mod explain;
 #[cfg(test)]
+mod full;
+#[cfg(test)]
 mod rig;
 #[cfg(test)]
 mod run;
@@ -26,5 +28,7 @@ mod scenarios;
 mod server;
 #[cfg(test)]
 mod slow_kv;
+#[cfg(test)]
+mod steps;
 #[cfg(test)]
 mod world;

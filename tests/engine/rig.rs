@@ -104,7 +104,11 @@ impl Rig {
     }
 
     /// Makes calls at the same time.
-    pub(crate) fn call_all(&mut self, calls: &[Call], mishaps: Mishaps) -> Result<Vec<Reply>, String> {
+    pub(crate) fn call_all(
+        &mut self,
+        calls: &[Call],
+        mishaps: Mishaps,
+    ) -> Result<Vec<Reply>, String> {
         let mut records = Vec::new();
         let mut listings = Vec::new();
         for call in calls {

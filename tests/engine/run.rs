@@ -5,7 +5,7 @@ use crate::world::{Tally, World};
 /// Steps of one seed.
 const OPS: usize = 200;
 /// Seeds of one test in CI.
-const SEEDS: u64 = 40;
+const SEEDS: u64 = 100;
 /// Steps shown of a failed run.
 const TRACE_STEPS: usize = 30;
 
@@ -60,11 +60,19 @@ fn run_seeds(share: u64) {
         ("calls", sum(|it| it.calls), seeds * 100),
         ("kills", sum(|it| it.kills), seeds),
         ("replies repeated", sum(|it| it.replayed), seeds),
-        ("replies from the store", sum(|it| it.replayed_from_store), seeds / 4),
+        (
+            "replies from the store",
+            sum(|it| it.replayed_from_store),
+            seeds / 4,
+        ),
         ("late copies", sum(|it| it.copies), seeds),
         ("loads", sum(|it| it.loads), seeds * 10),
         ("connections paused", sum(|it| it.paused), seeds / 4),
-        ("refusals of a full store", sum(|it| it.refused_full), seeds / 2),
+        (
+            "refusals of a full store",
+            sum(|it| it.refused_full),
+            seeds / 2,
+        ),
     ];
     for (what, count, least) in happened {
         assert!(count > least, "{what}: only {count} in {seeds} seeds");

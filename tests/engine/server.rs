@@ -13,7 +13,7 @@ use metadata::kv::memory::MemoryKv;
 use metadata::kv::{Isolation, Kv};
 use metadata::record::session::{Identity, SessionRecord};
 use metadata::record::workspace::{TenantRecord, WorkspaceRecord};
-use metadata::store::{NewWorkspace, OpenSession, Store};
+use metadata::store::{NewTicket, NewWorkspace, OpenSession, Store};
 use nfs_gateway::{Engines, Gateway, GatewayOptions};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
@@ -172,6 +172,32 @@ impl Server {
         });
     }
 
+    /// Opens one more session of the workspace; returns its ticket.
+    pub(crate) fn open_another(&self) -> String {
+        let store = self.store();
+        let opened = self.run(async {
+            let open = OpenSession {
+                workspace: "w".to_owned(),
+                read_only: false,
+                identity: Identity::Passthrough,
+                agent: String::new(),
+                run: String::new(),
+                ttl_seconds: None,
+            };
+            store.open_session(TenantId::DEFAULT, open).await.unwrap()
+        });
+        opened.ticket
+    }
+
+    /// One more ticket of the session.
+    pub(crate) fn ticket(&self, ticket: NewTicket) -> String {
+        let store = self.store();
+        self.run(async {
+            let made = store.create_ticket(TenantId::DEFAULT, ticket).await;
+            made.unwrap()
+        })
+    }
+
     /// Makes the session read-only, or writable again, for the owners to come.
     pub(crate) fn set_read_only(&self, read_only: bool) {
         self.change(keyspace::session_meta(self.session), |record| {
@@ -245,8 +271,7 @@ impl Server {
                 lost: sum.lost + lost,
                 loads: sum.loads + counters.loads.value(),
                 replayed: sum.replayed + counters.replayed.value(),
-                replayed_from_store: sum.replayed_from_store
-                    + counters.replayed_from_store.value(),
+                replayed_from_store: sum.replayed_from_store + counters.replayed_from_store.value(),
                 paused: sum.paused + gateway.transport().paused.value(),
             }
         })

@@ -219,11 +219,7 @@ impl Session {
     }
 
     /// Looks a call up among those that ran or run. `Err` is the answer to a copy.
-    fn arrive(
-        &self,
-        request: &Request<'_>,
-        guard: CallGuard,
-    ) -> Result<Recipient, Option<Reply>> {
+    fn arrive(&self, request: &Request<'_>, guard: CallGuard) -> Result<Recipient, Option<Reply>> {
         if !is_tracked(request.nfs) {
             return Ok(Recipient::Direct(guard));
         }

@@ -74,11 +74,7 @@ pub(super) struct Job {
 impl Session {
     /// What to store next of a file, after settling in memory what is small. `None` if a
     /// write-back of the file runs, or nothing is left.
-    pub(super) fn next_job(
-        self: &Arc<Self>,
-        state: &mut State,
-        inode: InodeId,
-    ) -> Option<Job> {
+    pub(super) fn next_job(self: &Arc<Self>, state: &mut State, inode: InodeId) -> Option<Job> {
         let (_, ran) = state.image.run(|image| image.settle_small(inode));
         if ran.changed {
             self.kick_flush(state);
