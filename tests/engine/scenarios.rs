@@ -604,3 +604,53 @@ fn a_ticket_limits_its_mount() {
     assert!(rig.mount(&ticket).is_ok());
     assert!(rig.mount(&ticket).is_err());
 }
+
+/// A commit whose outcome is unknown, an outage before that can be settled, and the commit made
+/// late after all: it must not undo what came since.
+#[test]
+fn a_late_commit_does_not_undo_later_ones() {
+    for seed in 40..52 {
+        let mut rig = Rig::new(Setting::default(), seed);
+        let (dir, other) = (rig.made(mkdir("d")), rig.made(mkdir("other")));
+        let chmod = |mode| Op::Setattr {
+            inode: dir,
+            attrs: SetAttrs {
+                mode: Some(mode),
+                ..SetAttrs::default()
+            },
+            guard: None,
+        };
+        let late = FaultRates {
+            unknown_late: 1000,
+            ..FaultRates::default()
+        };
+        let pace = Pace {
+            read_ms_max: 1,
+            commit_ms_max: 200,
+        };
+        rig.server.set_faults(late, pace);
+        let (faulty, clock) = (rig.server.faulty.clone(), rig.server.clock.clone());
+        let commits = faulty.commits();
+        rig.call_beside(vec![chmod(0o711)], async {
+            while faulty.commits() == commits {
+                clock.sleep(Duration::from_millis(1)).await;
+            }
+            faulty.set_rates(OUTAGE);
+            clock.sleep(Duration::from_secs(3)).await;
+            faulty.set_rates(FaultRates::default());
+        });
+        rig.good(chmod(0o700));
+        for at in 0..6_u8 {
+            rig.made(Op::Create {
+                dir: other,
+                name: Bytes::from(vec![b'a' + at]),
+                how: How::Guarded(SetAttrs::default()),
+            });
+        }
+        rig.restart();
+        match rig.good(Op::Getattr { inode: dir }) {
+            Answer::Attributes(Ok(stat)) => assert_eq!(stat.mode, 0o700, "seed {seed}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
