@@ -17,6 +17,8 @@ mod codec;
 #[cfg(test)]
 mod explain;
 #[cfg(test)]
+mod forgetful;
+#[cfg(test)]
 mod full;
 #[cfg(test)]
 mod rig;

@@ -114,7 +114,7 @@ impl Rig {
         for call in calls {
             self.server.clock.set_wall(call.now);
             self.asks += 1;
-            let listing = if self.asks % 2 == 0 {
+            let listing = if self.asks.is_multiple_of(2) {
                 Listing::Plain
             } else {
                 Listing::Plus

@@ -19,6 +19,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
 use crate::clock::WorldClock;
+use crate::forgetful::Forgetful;
 use crate::slow_kv::{Pace, SlowKv};
 
 /// When the world begins.
@@ -64,6 +65,7 @@ pub(crate) struct Server {
     pub(crate) faulty: FaultyKv,
     pub(crate) slow: SlowKv,
     pub(crate) chunks: Arc<FaultyStore>,
+    pub(crate) forgetful: Arc<Forgetful>,
     pub(crate) setting: Setting,
     rng: Arc<Rng>,
     pub(crate) runtime: Option<Runtime>,
@@ -93,23 +95,20 @@ impl Server {
             let _inside = runtime.enter();
             Arc::new(WorldClock::new(START))
         };
-        let memory = MemoryKv::new(Arc::clone(&clock) as Arc<dyn Clock>);
+        let memory = MemoryKv::new(clock.clone());
         let faulty = FaultyKv::new(Arc::new(memory.clone()), seed, FaultRates::default());
-        let slow = SlowKv::new(
-            Arc::new(faulty.clone()),
-            Arc::clone(&clock) as Arc<dyn Clock>,
-            seed,
-        );
-        let chunks = FaultyStore::new(
+        let slow = SlowKv::new(Arc::new(faulty.clone()), clock.clone(), seed);
+        let chunks = Arc::new(FaultyStore::new(
             Arc::new(MemoryStore::new()),
-            Arc::clone(&clock) as Arc<dyn Clock>,
-        );
+            clock.clone(),
+        ));
         let mut server = Self {
             clock,
             memory,
             faulty,
             slow,
-            chunks: Arc::new(chunks),
+            forgetful: Arc::new(Forgetful::new(chunks.clone(), seed)),
+            chunks,
             setting,
             rng: Arc::new(Rng::seeded(seed)),
             runtime: Some(runtime),
@@ -222,8 +221,8 @@ impl Server {
         let store = self.store();
         let engines = Engines {
             kv: Arc::new(self.slow.clone()),
-            chunks: Arc::clone(&self.chunks) as Arc<dyn chunkstore::ChunkStore>,
-            clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
+            chunks: self.forgetful.clone(),
+            clock: self.clock.clone(),
             rng: Arc::clone(&self.rng),
         };
         let options = self.setting.gateway.clone();
