@@ -24,10 +24,16 @@ fn a_full_store_refuses_and_serves() {
     let file = rig.made(create("f"));
     rig.good(write(file, 0, b"stored", true));
     let before = rig.verifier(write(file, 0, b"buffer", false));
+    // Untouched by what follows.
+    let other = rig.made(create("other"));
     rig.server.memory.set_available_bytes(Some(0));
     let commits = rig.server.faulty.commits();
     // These need no space that is asked for beforehand, and cannot be written all the same.
     assert_eq!(rig.error(remove("f")), Some(FsError::NoSpace));
+    // What did not change has stayed in memory.
+    let loads = rig.server.counted().loads;
+    rig.good(Op::Getattr { inode: other });
+    assert_eq!(rig.server.counted().loads, loads);
     let attrs = SetAttrs {
         mode: Some(0o600),
         ..SetAttrs::default()
