@@ -15,6 +15,7 @@ mod device;
 mod index;
 mod open;
 mod pack;
+mod reader;
 mod sidecar;
 mod space;
 mod verify;
@@ -22,6 +23,7 @@ mod writer;
 
 pub use self::collect::{Begun, Freed, Marked, Marking, Survey, Sweep, Thoroughness};
 pub use self::open::OpenError;
+pub use self::reader::{LocalReader, TornTail, UnreadablePack};
 pub use self::verify::{Verified, VerifyCounts};
 
 use std::path::Path;

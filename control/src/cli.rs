@@ -44,6 +44,22 @@ pub enum Command {
     /// Check everything in a data directory that no server uses; changes nothing. Exit code 1 if
     /// there is something wrong.
     Check(Check),
+    /// Change the keys that sign file handles.
+    #[command(subcommand)]
+    Keys(KeysCommand),
+}
+
+/// What to do with the keys that sign file handles.
+#[derive(Debug, Subcommand)]
+pub enum KeysCommand {
+    /// Make a new key, in a data directory that no server uses. Mounts go on with the handles that
+    /// they have until the next rotation: rotate again only when what was mounted before this one
+    /// has been unmounted.
+    Rotate {
+        /// The data directory.
+        #[arg(long, env = "HOLDFAST_DATA_DIR", value_name = "DIR", default_value = DATA_DIR_DEFAULT)]
+        data_dir: PathBuf,
+    },
 }
 
 /// Arguments of `up`.

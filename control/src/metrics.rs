@@ -176,6 +176,16 @@ const METRICS: &[Metric] = &[
         "Open NFS connections.",
         |g| number(g.gateway.transport().open()),
     ),
+    gauge(
+        "holdfast_transport_held_bytes",
+        "Memory for calls and replies, beyond 64 KiB a connection.",
+        |g| size(g.gateway.transport().held_bytes.value()),
+    ),
+    gauge(
+        "holdfast_transport_receiving_bytes",
+        "Memory for calls that are still arriving, beyond 32 KiB a connection.",
+        |g| size(g.gateway.transport().receiving_bytes.value()),
+    ),
     counter(
         "holdfast_transport_accepted_total",
         "NFS connections accepted.",

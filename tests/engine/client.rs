@@ -77,6 +77,10 @@ pub(crate) struct Answered {
     pub(crate) reply: Bytes,
     /// Copies must get the same reply.
     pub(crate) tracked: bool,
+    /// So must copies to any owner to come.
+    pub(crate) stored: bool,
+    /// The owner that answered it, if that is known.
+    pub(crate) owner: Option<(u64, u64)>,
 }
 
 /// The client.
@@ -162,24 +166,42 @@ impl Client {
     }
 
     /// An answered call, to be remembered.
-    pub(crate) fn answered(xid: u32, record: Bytes, reply: Bytes, tracked: bool) -> Answered {
+    pub(crate) fn answered(xid: u32, record: Bytes, reply: Bytes) -> Answered {
         Answered {
             xid,
             record,
             reply,
-            tracked,
+            tracked: false,
+            stored: false,
+            owner: None,
         }
     }
 
+    /// Waits until one call is answered, whatever the others do.
+    pub(crate) async fn wait_for(&mut self, xid: u32) -> Option<Bytes> {
+        let end = self.wait_until(VecDeque::new(), |client| client.answered.contains_key(&xid));
+        end.await;
+        self.take(xid)
+    }
+
     /// Waits until all calls are answered. `mishaps` happen at their times from now on.
-    pub(crate) async fn wait(&mut self, mut mishaps: VecDeque<(Duration, Mishap)>) -> End {
+    pub(crate) async fn wait(&mut self, mishaps: VecDeque<(Duration, Mishap)>) -> End {
+        let all = |client: &Self| client.pending.is_empty();
+        self.wait_until(mishaps, all).await
+    }
+
+    async fn wait_until(
+        &mut self,
+        mut mishaps: VecDeque<(Duration, Mishap)>,
+        done: impl Fn(&Self) -> bool,
+    ) -> End {
         let began = self.clock.monotonic();
         let mut heard = began;
         let mut steps = 0;
         let mut step = Duration::from_millis(1);
         loop {
             self.transmit().await;
-            if self.pending.is_empty() {
+            if done(self) {
                 return End::Answered;
             }
             let now = self.clock.monotonic();
@@ -246,7 +268,7 @@ impl Client {
     }
 
     /// Sends what is due, connecting where that is needed.
-    async fn transmit(&mut self) {
+    pub(crate) async fn transmit(&mut self) {
         let now = self.clock.monotonic();
         let due: Vec<u32> = self
             .pending

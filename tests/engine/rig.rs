@@ -127,7 +127,7 @@ impl Rig {
         for call in calls {
             self.server.clock.set_wall(call.now);
             self.asks += 1;
-            let listing = if self.asks % 2 == 0 {
+            let listing = if self.asks.is_multiple_of(2) {
                 Listing::Plain
             } else {
                 Listing::Plus
@@ -138,14 +138,17 @@ impl Rig {
             listings.push(listing);
         }
         let sent = records.clone();
+        let before = self.server.owner();
         let replies = self.exchange(records, mishaps)?;
         let mut decoded = Vec::new();
         for (at, reply) in replies.into_iter().enumerate() {
             let (call, (xid, record)) = (&calls[at], &sent[at]);
             let result = codec::result(&reply);
             let read = codec::decode(&mut self.handles, call, listings[at], result);
-            let tracked = is_tracked(&call.op);
-            let answered = Client::answered(*xid, record.clone(), reply, tracked);
+            let mut answered = Client::answered(*xid, record.clone(), reply);
+            answered.tracked = is_tracked(&call.op);
+            answered.stored = is_stored(&call.op, &read.answer);
+            answered.owner = (self.server.owner() == before).then_some(before);
             self.client.remember(answered);
             decoded.push(read);
             self.calls += 1;
@@ -255,6 +258,19 @@ pub(crate) fn is_tracked(op: &Op) -> bool {
             | Op::Rename { .. }
             | Op::Link { .. }
     )
+}
+
+/// Whether the call changed something, so that its reply is stored.
+fn is_stored(op: &Op, answer: &Answer) -> bool {
+    let changed = |wcc: &Wcc| wcc.before.ctime != wcc.after.ctime;
+    match answer {
+        Answer::Changed(Ok(wcc)) => matches!(op, Op::Setattr { .. }) && changed(wcc),
+        Answer::Created(Ok(created)) => changed(&created.dir),
+        Answer::Removed(Ok(removed)) => changed(&removed.dir),
+        Answer::Renamed(Ok(renamed)) => changed(&renamed.from),
+        Answer::Linked(Ok(linked)) => changed(&linked.dir),
+        _ => false,
+    }
 }
 
 /// Takes the result out of an answer of the right kind.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use base::{Caller, InodeId, Timestamp};
+use base::{Clock, InodeId};
 use bytes::Bytes;
 use chunkstore::ChunkError;
 use chunkstore::faulty::{Call as ChunkCall, Effect};
@@ -10,72 +10,16 @@ use metadata::FsError;
 use metadata::kv::faulty::FaultRates;
 use metadata::ops::{How, Node};
 use metadata::stat::SetAttrs;
+use metadata::store::NewTicket;
 use nfs_gateway::GatewayOptions;
 use system_tests::subject::{Answer, Call, Op};
 
 use crate::client::{End, Mishap};
-use crate::codec::{self, Listing};
+use crate::codec::{self, Handles, Listing};
 use crate::rig::{Mishaps, Rig};
 use crate::server::Setting;
 use crate::slow_kv::Pace;
-
-const NOW: Timestamp = Timestamp::new(1_700_000_000, 0);
-
-fn root(op: Op) -> Call {
-    Call {
-        caller: Caller::root(),
-        now: NOW,
-        op,
-    }
-}
-
-fn create(name: &str) -> Op {
-    Op::Create {
-        dir: InodeId::ROOT,
-        name: Bytes::copy_from_slice(name.as_bytes()),
-        how: How::Guarded(SetAttrs::default()),
-    }
-}
-
-fn mkdir(name: &str) -> Op {
-    Op::Make {
-        dir: InodeId::ROOT,
-        name: Bytes::copy_from_slice(name.as_bytes()),
-        node: Node::Directory,
-        attrs: SetAttrs::default(),
-    }
-}
-
-fn remove(name: &str) -> Op {
-    Op::Remove {
-        dir: InodeId::ROOT,
-        name: Bytes::copy_from_slice(name.as_bytes()),
-    }
-}
-
-fn lookup(name: &str) -> Op {
-    Op::Lookup {
-        dir: InodeId::ROOT,
-        name: Bytes::copy_from_slice(name.as_bytes()),
-    }
-}
-
-fn write(inode: InodeId, offset: u64, data: &[u8], stable: bool) -> Op {
-    Op::Write {
-        inode,
-        offset,
-        data: Bytes::copy_from_slice(data),
-        stable,
-    }
-}
-
-fn read(inode: InodeId) -> Op {
-    Op::Read {
-        inode,
-        offset: 0,
-        count: 1 << 20,
-    }
-}
+use crate::steps::{create, large_blocks, lookup, mkdir, read, remove, root, write};
 
 /// Everything is lost at once, until that is changed.
 const OUTAGE: FaultRates = FaultRates {
@@ -86,73 +30,6 @@ const OUTAGE: FaultRates = FaultRates {
     unknown_not_applied: 0,
     unknown_late: 0,
 };
-
-impl Rig {
-    /// Makes a call that has to succeed.
-    fn good(&mut self, op: Op) -> Answer {
-        let reply = self.call(&root(op.clone())).unwrap();
-        assert_eq!(reply.answer.error(), None, "{op:?}");
-        reply.answer
-    }
-
-    fn error(&mut self, op: Op) -> Option<FsError> {
-        self.call(&root(op)).unwrap().answer.error()
-    }
-
-    fn made(&mut self, op: Op) -> InodeId {
-        match self.good(op) {
-            Answer::Created(Ok(created)) => created.object.inode,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn content(&mut self, inode: InodeId) -> Bytes {
-        match self.good(read(inode)) {
-            Answer::Data(Ok(read)) => read.data,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn verifier(&mut self, op: Op) -> [u8; 8] {
-        self.call(&root(op)).unwrap().verifier.unwrap()
-    }
-
-    fn pass(&self, seconds: u64) {
-        let client = &self.client;
-        self.server
-            .run(async { client.idle(Duration::from_secs(seconds)).await });
-    }
-
-    /// Makes calls while something happens beside them.
-    fn call_beside(&mut self, ops: Vec<Op>, beside: impl Future<Output = ()>) -> Vec<Bytes> {
-        let client = &mut self.client;
-        let mut xids = Vec::new();
-        for op in ops {
-            let xid = client.xid();
-            let record = codec::encode(&self.handles, xid, &root(op), Listing::Plain);
-            xids.push((xid, record));
-        }
-        let sent: Vec<u32> = xids.iter().map(|(xid, _)| *xid).collect();
-        let end = self.server.run(async {
-            for (xid, record) in xids {
-                client.send(xid, record);
-            }
-            tokio::join!(client.wait(Mishaps::new()), beside).0
-        });
-        assert_eq!(end, End::Answered);
-        sent.into_iter()
-            .map(|xid| self.client.take(xid).unwrap())
-            .collect()
-    }
-}
-
-/// Blocks so large that data goes to chunks.
-fn large_blocks() -> Setting {
-    Setting {
-        block_bytes: 64 << 10,
-        ..Setting::default()
-    }
-}
 
 fn small_budget() -> Setting {
     Setting {
@@ -245,7 +122,7 @@ fn a_lost_session_gives_its_budget_back_once() {
     let session = rig.server.session;
     let commit = Op::Commit { inode: file };
     rig.call_beside(vec![commit], async {
-        base::Clock::sleep(&*clock, Duration::from_secs(1)).await;
+        clock.sleep(Duration::from_secs(1)).await;
         gateway.drop_session(session);
     });
     rig.pass(20);
@@ -288,7 +165,7 @@ fn a_mount_waits_for_the_store() {
     let end = rig.server.run(async {
         client.send(xid, record);
         let heal = async {
-            base::Clock::sleep(&*clock, Duration::from_secs(5)).await;
+            clock.sleep(Duration::from_secs(5)).await;
             faulty.set_rates(FaultRates::default());
         };
         tokio::join!(client.wait(Mishaps::new()), heal).0
@@ -302,133 +179,35 @@ fn a_mount_waits_for_the_store() {
 #[test]
 fn an_outage_is_a_pause() {
     let mut rig = Rig::new(Setting::default(), 5);
-    let file = rig.made(create("f"));
+    let (file, other) = (rig.made(create("f")), rig.made(create("other")));
     let verifier = rig.verifier(write(file, 0, b"buffered", false));
     rig.server.set_faults(OUTAGE, Pace::default());
     let (faulty, clock) = (rig.server.faulty.clone(), rig.server.clock.clone());
     rig.call_beside(vec![mkdir("d")], async {
-        base::Clock::sleep(&*clock, Duration::from_secs(10)).await;
+        clock.sleep(Duration::from_secs(10)).await;
         faulty.set_rates(FaultRates::default());
     });
     assert_eq!(rig.client.closed_by_server, 0);
     assert_eq!(rig.verifier(Op::Commit { inode: file }), verifier);
     rig.good(lookup("d"));
-    // A longer one makes the server hang up, and the client ask again: still no error.
+    // A longer one makes the server hang up, and the client ask again: still no error, and data
+    // that was buffered is not given up. What is durable can be read all the while.
+    let verifier = rig.verifier(write(file, 0, b"buffered again", false));
     rig.server.set_faults(OUTAGE, Pace::default());
-    let (faulty, clock) = (rig.server.faulty.clone(), rig.server.clock.clone());
-    rig.call_beside(vec![mkdir("e")], async {
-        base::Clock::sleep(&*clock, Duration::from_secs(90)).await;
-        faulty.set_rates(FaultRates::default());
-    });
+    let changing = rig.sent(mkdir("e"));
+    for _ in 0..9 {
+        rig.pass(10);
+        assert_eq!(rig.error_beside(Op::Access { inode: other }), None);
+    }
     assert!(rig.client.closed_by_server > 0);
+    rig.server
+        .set_faults(FaultRates::default(), Pace::default());
+    assert_eq!(rig.reply(changing, &mkdir("e")).answer.error(), None);
+    assert_eq!(rig.server.ownerships(), (1, 0));
+    assert_eq!(rig.verifier(Op::Commit { inode: file }), verifier);
     rig.good(lookup("e"));
     rig.pass(30);
     assert_eq!(rig.server.gateway().buffered_bytes(), 0);
-}
-
-/// Bug: a metadata store that was full to the last byte lost the session, and calls were never
-/// answered.
-#[test]
-fn a_full_store_refuses_and_serves() {
-    let mut rig = Rig::new(Setting::default(), 6);
-    let file = rig.made(create("f"));
-    rig.good(write(file, 0, b"stored", true));
-    let before = rig.verifier(write(file, 0, b"buffer", false));
-    rig.server.memory.set_available_bytes(Some(0));
-    let commits = rig.server.faulty.commits();
-    // These need no space that is asked for beforehand, and cannot be written all the same.
-    assert_eq!(rig.error(remove("f")), Some(FsError::NoSpace));
-    let attrs = SetAttrs {
-        mode: Some(0o600),
-        ..SetAttrs::default()
-    };
-    let chmod = Op::Setattr {
-        inode: file,
-        attrs,
-        guard: None,
-    };
-    assert_eq!(rig.error(chmod.clone()), Some(FsError::NoSpace));
-    assert_eq!(rig.error(mkdir("d")), Some(FsError::NoSpace));
-    assert_eq!(
-        rig.error(write(file, 0, b"more", true)),
-        Some(FsError::NoSpace)
-    );
-    assert_eq!(rig.error(lookup("d")), Some(FsError::NotFound));
-    // What could not be kept is given up, and the verifier says so.
-    assert_eq!(rig.content(file), b"stored".as_slice());
-    assert_ne!(rig.verifier(Op::Commit { inode: file }), before);
-    // Longer than an idle session is kept otherwise.
-    rig.pass(330);
-    rig.good(lookup("f"));
-    assert_eq!(rig.client.closed_by_server, 0);
-    assert_eq!(rig.server.ownerships().0, 1);
-    let tries = rig.server.faulty.commits() - commits;
-    assert!(tries < 20, "{tries} commits to a full store");
-    rig.server.memory.set_available_bytes(None);
-    rig.pass(2);
-    rig.good(chmod);
-    rig.good(mkdir("d"));
-    rig.good(write(file, 0, b"better", true));
-    rig.good(remove("f"));
-    rig.restart();
-    rig.good(lookup("d"));
-    assert_eq!(rig.error(lookup("f")), Some(FsError::NotFound));
-}
-
-/// Replies that wait for a flush which then finds no space: changes are refused, and what only
-/// looked is answered from what is stored.
-#[test]
-fn what_waits_for_a_full_store_is_answered() {
-    let mut rig = Rig::new(Setting::default(), 7);
-    rig.good(mkdir("old"));
-    let pace = Pace {
-        read_ms_max: 1,
-        commit_ms_max: 60,
-    };
-    rig.server.set_faults(FaultRates::default(), pace);
-    rig.server.memory.set_available_bytes(Some(0));
-    let calls = [
-        root(Op::Rename {
-            from_dir: InodeId::ROOT,
-            from_name: Bytes::from_static(b"old"),
-            to_dir: InodeId::ROOT,
-            to_name: Bytes::from_static(b"new"),
-        }),
-        root(lookup("old")),
-        root(lookup("new")),
-        root(Op::Getattr {
-            inode: InodeId::ROOT,
-        }),
-    ];
-    for _ in 0..10 {
-        let replies = rig.call_all(&calls, Mishaps::new()).unwrap();
-        let errors: Vec<_> = replies.iter().map(|it| it.answer.error()).collect();
-        let expected = [Some(FsError::NoSpace), None, Some(FsError::NotFound), None];
-        assert_eq!(errors, expected);
-        rig.pass(2);
-    }
-    rig.server.memory.set_available_bytes(None);
-    rig.pass(2);
-    rig.good(calls[0].op.clone());
-    assert_eq!(rig.client.closed_by_server, 0);
-}
-
-/// A takeover has to write. On a full store it waits, at a bounded rate, and goes on with space.
-#[test]
-fn a_takeover_waits_for_space() {
-    let mut rig = Rig::new(Setting::default(), 8);
-    rig.good(mkdir("d"));
-    rig.server.memory.set_available_bytes(Some(0));
-    rig.restart();
-    let commits = rig.server.faulty.commits();
-    let (memory, clock) = (rig.server.memory.clone(), rig.server.clock.clone());
-    rig.call_beside(vec![lookup("d"), mkdir("e")], async {
-        base::Clock::sleep(&*clock, Duration::from_secs(120)).await;
-        memory.set_available_bytes(None);
-    });
-    let tries = rig.server.faulty.commits() - commits;
-    assert!(tries < 400, "{tries} tries in two minutes");
-    rig.good(lookup("e"));
 }
 
 /// Bug: a WRITE was taken for a copy of another with the same transaction id, length and first
@@ -691,6 +470,194 @@ fn an_evicted_file_is_not_stale() {
             .collect();
         for reply in rig.call_all(&calls, Mishaps::new()).unwrap() {
             assert_eq!(reply.answer.error(), None);
+        }
+    }
+}
+
+/// More data at once than the budget takes, in pieces large and small, over all connections.
+#[test]
+fn a_flood_of_writes_is_answered() {
+    for (seed, budget) in [(30, 8 << 10), (31, 64 << 10), (32, 300 << 10)] {
+        let mut setting = large_blocks();
+        setting.gateway.dirty_bytes_max = budget;
+        setting.gateway.session_memory_bytes = 2 << 10;
+        let mut rig = Rig::new(setting, seed);
+        let pace = Pace {
+            read_ms_max: 3,
+            commit_ms_max: 20,
+        };
+        rig.server.set_faults(FaultRates::all(20), pace);
+        rig.server
+            .chunks
+            .delay(ChunkCall::Put, Duration::from_millis(30));
+        let files: Vec<InodeId> = (0..6)
+            .map(|at| rig.made(create(&format!("f{at}"))))
+            .collect();
+        for round in 1..4_u8 {
+            let mut calls = Vec::new();
+            for (at, file) in files.iter().enumerate() {
+                for part in 0..6_u64 {
+                    let bytes = if (at + usize::from(round)) % 2 == 0 {
+                        40_000
+                    } else {
+                        3000
+                    };
+                    let stable = part == 5;
+                    calls.push(root(write(
+                        *file,
+                        part * 40_000,
+                        &vec![round; bytes],
+                        stable,
+                    )));
+                }
+            }
+            for reply in rig.call_all(&calls, Mishaps::new()).unwrap() {
+                assert_eq!(reply.answer.error(), None);
+            }
+        }
+        // Connections tell what they count from time to time.
+        rig.pass(20);
+        assert!(rig.server.counted().paused > 0, "the gate never closed");
+        for file in &files {
+            rig.good(Op::Commit { inode: *file });
+            let content = rig.content(*file);
+            for part in 0..6 {
+                assert_eq!(content[part * 40_000..part * 40_000 + 3000], [3; 3000]);
+            }
+        }
+        rig.pass(10);
+        assert_eq!(rig.server.gateway().buffered_bytes(), 0);
+        // Clients only ask again when they are hung up on, and here they are not.
+        assert_eq!(rig.client.closed_by_server, 0);
+    }
+}
+
+/// Data that an idle session has in memory makes room for another session's.
+#[test]
+fn sessions_share_the_budget() {
+    let mut rig = Rig::new(small_budget(), 33);
+    let mine = rig.made(create("f"));
+    let ticket = rig.server.open_another();
+    let handle = rig.mount(&ticket).unwrap();
+    let mut other = Handles::default();
+    other.learn(InodeId::ROOT, &handle);
+    rig.good(write(mine, 0, &[1; 12_000], false));
+    std::mem::swap(&mut rig.handles, &mut other);
+    let theirs = rig.made(create("f"));
+    for round in 1..9 {
+        rig.good(write(theirs, 0, &[round; 9_000], false));
+        std::mem::swap(&mut rig.handles, &mut other);
+        rig.good(write(mine, 0, &[round; 12_000], false));
+        std::mem::swap(&mut rig.handles, &mut other);
+    }
+    assert_eq!(rig.content(theirs), [8; 9_000].as_slice());
+    std::mem::swap(&mut rig.handles, &mut other);
+    assert_eq!(rig.content(mine), [8; 12_000].as_slice());
+    rig.pass(10);
+    assert_eq!(rig.server.gateway().buffered_bytes(), 0);
+}
+
+/// A ticket may be for reading only, and for a part of the session.
+#[test]
+fn a_ticket_limits_its_mount() {
+    let mut rig = Rig::new(Setting::default(), 34);
+    let dir = rig.made(mkdir("d"));
+    let file = Op::Create {
+        dir,
+        name: Bytes::from_static(b"f"),
+        how: How::Guarded(SetAttrs::default()),
+    };
+    let file = rig.made(file);
+    rig.good(write(file, 0, b"data", true));
+    let ticket = rig.server.ticket(NewTicket {
+        read_only: true,
+        directory: b"d".to_vec(),
+        ..NewTicket::of(rig.server.session)
+    });
+    let handle = rig.mount(&ticket).unwrap();
+    let mut part = Handles::default();
+    part.learn(dir, &handle);
+    std::mem::swap(&mut rig.handles, &mut part);
+    let name = Bytes::from_static(b"f");
+    rig.good(Op::Lookup {
+        dir,
+        name: name.clone(),
+    });
+    assert_eq!(rig.content(file), b"data".as_slice());
+    let refused = [
+        Op::Remove {
+            dir,
+            name: name.clone(),
+        },
+        write(file, 0, b"x", true),
+        Op::Setattr {
+            inode: file,
+            attrs: SetAttrs {
+                size: Some(0),
+                ..SetAttrs::default()
+            },
+            guard: None,
+        },
+    ];
+    for op in refused {
+        assert_eq!(rig.error(op), Some(FsError::ReadOnly));
+    }
+    // Twice with one ticket for one use.
+    let ticket = rig.server.ticket(NewTicket {
+        single_use: true,
+        ..NewTicket::of(rig.server.session)
+    });
+    rig.server.set_faults(FaultRates::all(60), Pace::default());
+    assert!(rig.mount(&ticket).is_ok());
+    assert!(rig.mount(&ticket).is_err());
+}
+
+/// A commit whose outcome is unknown, an outage before that can be settled, and the commit made
+/// late after all: it must not undo what came since.
+#[test]
+fn a_late_commit_does_not_undo_later_ones() {
+    for seed in 40..52 {
+        let mut rig = Rig::new(Setting::default(), seed);
+        let (dir, other) = (rig.made(mkdir("d")), rig.made(mkdir("other")));
+        let chmod = |mode| Op::Setattr {
+            inode: dir,
+            attrs: SetAttrs {
+                mode: Some(mode),
+                ..SetAttrs::default()
+            },
+            guard: None,
+        };
+        let late = FaultRates {
+            unknown_late: 1000,
+            ..FaultRates::default()
+        };
+        let pace = Pace {
+            read_ms_max: 1,
+            commit_ms_max: 200,
+        };
+        rig.server.set_faults(late, pace);
+        let (faulty, clock) = (rig.server.faulty.clone(), rig.server.clock.clone());
+        let commits = faulty.commits();
+        rig.call_beside(vec![chmod(0o711)], async {
+            while faulty.commits() == commits {
+                clock.sleep(Duration::from_millis(1)).await;
+            }
+            faulty.set_rates(OUTAGE);
+            clock.sleep(Duration::from_secs(3)).await;
+            faulty.set_rates(FaultRates::default());
+        });
+        rig.good(chmod(0o700));
+        for at in 0..6_u8 {
+            rig.made(Op::Create {
+                dir: other,
+                name: Bytes::from(vec![b'a' + at]),
+                how: How::Guarded(SetAttrs::default()),
+            });
+        }
+        rig.restart();
+        match rig.good(Op::Getattr { inode: dir }) {
+            Answer::Attributes(Ok(stat)) => assert_eq!(stat.mode, 0o700, "seed {seed}"),
+            other => panic!("{other:?}"),
         }
     }
 }

@@ -13,12 +13,13 @@ use metadata::kv::memory::MemoryKv;
 use metadata::kv::{Isolation, Kv};
 use metadata::record::session::{Identity, SessionRecord};
 use metadata::record::workspace::{TenantRecord, WorkspaceRecord};
-use metadata::store::{ForkSession, NewWorkspace, OpenSession, Store};
+use metadata::store::{ForkSession, NewTicket, NewWorkspace, OpenSession, Store};
 use nfs_gateway::{Engines, Gateway, GatewayOptions, HandleKey, HandleKeys};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
 use crate::clock::WorldClock;
+use crate::forgetful::Forgetful;
 use crate::slow_kv::{Pace, SlowKv};
 
 /// When the world begins.
@@ -44,6 +45,19 @@ impl Default for Setting {
     }
 }
 
+/// What gateways counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counted {
+    pub(crate) takeovers: u64,
+    /// Times an owner gave data up.
+    pub(crate) lost: u64,
+    pub(crate) loads: u64,
+    pub(crate) replayed: u64,
+    pub(crate) replayed_from_store: u64,
+    /// Times a connection was not read for a while.
+    pub(crate) paused: u64,
+}
+
 /// Stores, and the gateways that are alive.
 pub(crate) struct Server {
     pub(crate) clock: Arc<WorldClock>,
@@ -51,13 +65,16 @@ pub(crate) struct Server {
     pub(crate) faulty: FaultyKv,
     pub(crate) slow: SlowKv,
     pub(crate) chunks: Arc<FaultyStore>,
+    pub(crate) forgetful: Arc<Forgetful>,
     pub(crate) setting: Setting,
     rng: Arc<Rng>,
     pub(crate) runtime: Option<Runtime>,
     /// The last is the one that clients are told of.
     pub(crate) gateways: Vec<Arc<Gateway>>,
-    /// Takeovers and losses of gateways that are gone.
-    ended: (u64, u64),
+    /// What gateways counted that are gone.
+    ended: Counted,
+    /// How many gateways there were.
+    lives: u64,
     pub(crate) session: SessionId,
     pub(crate) ticket: String,
 }
@@ -78,28 +95,26 @@ impl Server {
             let _inside = runtime.enter();
             Arc::new(WorldClock::new(START))
         };
-        let memory = MemoryKv::new(Arc::clone(&clock) as Arc<dyn Clock>);
+        let memory = MemoryKv::new(clock.clone());
         let faulty = FaultyKv::new(Arc::new(memory.clone()), seed, FaultRates::default());
-        let slow = SlowKv::new(
-            Arc::new(faulty.clone()),
-            Arc::clone(&clock) as Arc<dyn Clock>,
-            seed,
-        );
-        let chunks = FaultyStore::new(
+        let slow = SlowKv::new(Arc::new(faulty.clone()), clock.clone(), seed);
+        let chunks = Arc::new(FaultyStore::new(
             Arc::new(MemoryStore::new()),
-            Arc::clone(&clock) as Arc<dyn Clock>,
-        );
+            clock.clone(),
+        ));
         let mut server = Self {
             clock,
             memory,
             faulty,
             slow,
-            chunks: Arc::new(chunks),
+            forgetful: Arc::new(Forgetful::new(chunks.clone(), seed)),
+            chunks,
             setting,
             rng: Arc::new(Rng::seeded(seed)),
             runtime: Some(runtime),
             gateways: Vec::new(),
-            ended: (0, 0),
+            ended: Counted::default(),
+            lives: 0,
             session: SessionId::new(0),
             ticket: String::new(),
         };
@@ -156,6 +171,32 @@ impl Server {
         });
     }
 
+    /// Opens one more session of the workspace; returns its ticket.
+    pub(crate) fn open_another(&self) -> String {
+        let store = self.store();
+        let opened = self.run(async {
+            let open = OpenSession {
+                workspace: "w".to_owned(),
+                read_only: false,
+                identity: Identity::Passthrough,
+                agent: String::new(),
+                run: String::new(),
+                ttl_seconds: None,
+            };
+            store.open_session(TenantId::DEFAULT, open).await.unwrap()
+        });
+        opened.ticket
+    }
+
+    /// One more ticket of the session.
+    pub(crate) fn ticket(&self, ticket: NewTicket) -> String {
+        let store = self.store();
+        self.run(async {
+            let made = store.create_ticket(TenantId::DEFAULT, ticket).await;
+            made.unwrap()
+        })
+    }
+
     /// Makes the session read-only, or writable again, for the owners to come.
     pub(crate) fn set_read_only(&self, read_only: bool) {
         self.change(keyspace::session_meta(self.session), |record| {
@@ -180,8 +221,8 @@ impl Server {
         let store = self.store();
         let engines = Engines {
             kv: Arc::new(self.slow.clone()),
-            chunks: Arc::clone(&self.chunks) as Arc<dyn chunkstore::ChunkStore>,
-            clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
+            chunks: self.forgetful.clone(),
+            clock: self.clock.clone(),
             rng: Arc::clone(&self.rng),
         };
         let options = self.setting.gateway.clone();
@@ -194,13 +235,13 @@ impl Server {
             (gateway, address)
         });
         self.gateways.push(gateway);
+        self.lives += 1;
         address
     }
 
     /// Ends all gateways where they are. With `stores` the key-value store crashes, too.
     pub(crate) fn kill(&mut self, stores: bool) {
-        let (takeovers, discarded) = self.ownerships();
-        self.ended = (takeovers, discarded);
+        self.ended = self.counted();
         {
             let _inside = self.runtime.as_ref().unwrap().enter();
             self.clock.end();
@@ -219,15 +260,31 @@ impl Server {
         self.runtime = Some(runtime);
     }
 
+    /// What all gateways have counted.
+    pub(crate) fn counted(&self) -> Counted {
+        self.gateways.iter().fold(self.ended, |sum, gateway| {
+            let counters = gateway.counters();
+            let lost = counters.discarded.value() + counters.flushes_refused.value();
+            Counted {
+                takeovers: sum.takeovers + counters.takeovers.value(),
+                lost: sum.lost + lost,
+                loads: sum.loads + counters.loads.value(),
+                replayed: sum.replayed + counters.replayed.value(),
+                replayed_from_store: sum.replayed_from_store + counters.replayed_from_store.value(),
+                paused: sum.paused + gateway.transport().paused.value(),
+            }
+        })
+    }
+
+    /// Changes whenever there is, or will be, another owner.
+    pub(crate) fn owner(&self) -> (u64, u64) {
+        (self.counted().takeovers, self.lives)
+    }
+
     /// How often the session was taken over, and how often an owner gave data up.
     pub(crate) fn ownerships(&self) -> (u64, u64) {
-        self.gateways.iter().fold(self.ended, |(took, lost), it| {
-            let counters = it.counters();
-            (
-                took + counters.takeovers.value(),
-                lost + counters.discarded.value() + counters.flushes_refused.value(),
-            )
-        })
+        let counted = self.counted();
+        (counted.takeovers, counted.lost)
     }
 
     /// Freezes the session while calls go on, and makes a tree of it if `fold`.

@@ -1,6 +1,7 @@
 //! One seed: a server, a client, the model, and what happens to them.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use base::{Caller, InodeId};
@@ -45,6 +46,11 @@ pub(crate) struct Tally {
     pub(crate) replayed_from_store: u64,
     pub(crate) refused_full: u64,
     pub(crate) forks: u64,
+    pub(crate) loads: u64,
+    pub(crate) paused: u64,
+    pub(crate) copies: u64,
+    /// Of everything that was called and answered.
+    pub(crate) digest: u64,
 }
 
 /// One run.
@@ -61,6 +67,7 @@ pub(crate) struct World {
     pub(crate) trace: VecDeque<String>,
     trace_steps: usize,
     pub(crate) setting: String,
+    digest: DefaultHasher,
 }
 
 fn faults(rng: &mut ChaCha8Rng) -> FaultRates {
@@ -138,6 +145,7 @@ impl World {
             trace: VecDeque::new(),
             trace_steps,
             setting: shown,
+            digest: DefaultHasher::new(),
         };
         world.disturb();
         world
@@ -184,6 +192,7 @@ impl World {
     }
 
     fn note(&mut self, line: String) {
+        line.hash(&mut self.digest);
         if self.trace.len() >= self.trace_steps {
             self.trace.pop_front();
         }
@@ -500,23 +509,20 @@ impl World {
 
     /// A copy of an answered call arrives late. It does nothing, and its reply is the first one's.
     fn copy(&mut self) -> Verdict {
-        let tracked: Vec<_> = self
+        let now = self.rig.server.owner();
+        let known: Vec<_> = self
             .rig
             .client
             .history
             .iter()
-            .filter(|it| it.tracked)
+            .filter(|it| it.stored || (it.tracked && it.owner == Some(now)))
             .cloned()
             .collect();
-        let Some(copied) = tracked.choose(&mut self.rng) else {
+        let Some(copied) = known.choose(&mut self.rng) else {
             return Ok(());
         };
-        let (before, kills) = (self.rig.server.ownerships(), self.tally.kills);
-        if kills > 0 || before.0 > 1 {
-            // What changed nothing, and WRITEs, are remembered by one owner only.
-            return Ok(());
-        }
         self.note(format!("a copy of {:#x}", copied.xid));
+        self.tally.copies += 1;
         let client = &mut self.rig.client;
         let end = self.rig.server.run(async {
             client.send_copy(copied);
@@ -526,7 +532,8 @@ impl World {
             return Err("a copy is not answered".to_owned());
         }
         let again = self.rig.client.take(copied.xid).ok_or("no reply")?;
-        if self.rig.server.ownerships() == before && again != copied.reply {
+        let known = copied.stored || self.rig.server.owner() == now;
+        if known && again != copied.reply {
             return Err("a copy has another reply than the first".to_owned());
         }
         Ok(())
@@ -645,14 +652,16 @@ impl World {
         self.settle_all()?;
         self.compare()?;
         self.check_budget()?;
-        let counters = self.rig.server.gateway().counters();
-        self.tally.replayed += counters.replayed.value();
-        self.tally.replayed_from_store += counters.replayed_from_store.value();
-        self.calm();
         self.rig.stores_crash = true;
         self.rig.restart();
         self.compare()?;
+        let counted = self.rig.server.counted();
+        self.tally.replayed = counted.replayed;
+        self.tally.replayed_from_store = counted.replayed_from_store;
+        self.tally.loads = counted.loads;
+        self.tally.paused = counted.paused;
         self.tally.calls = self.rig.calls;
+        self.tally.digest = self.digest.finish();
         Ok(())
     }
 }

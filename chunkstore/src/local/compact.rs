@@ -91,7 +91,7 @@ impl Shared {
     /// Copies what is live in one pack. Whether that is all of it: a record that cannot be read
     /// keeps its pack.
     fn copy_pack(&self, pack: &Pack, target: &mut Target) -> Result<bool, ChunkError> {
-        let entries = (self.sealed_entries(pack.number))
+        let entries = (self.verifier().entries(pack.number))
             .map_err(|error| chunk_error("list the chunks of a pack", &error))?;
         let mut complete = true;
         for entry in entries {

@@ -89,12 +89,17 @@ pub(crate) fn open(path: &Path, pack_bytes: u32) -> Result<Opened, OpenError> {
 /// Makes and locks the directory. The lock lasts as long as the file is open.
 fn prepare(path: &Path) -> Result<File, OpenError> {
     std::fs::create_dir_all(path).map_err(at(path))?;
+    lock(path)
+}
+
+/// Locks the directory. The lock lasts as long as the file is open.
+pub(crate) fn lock(path: &Path) -> Result<File, OpenError> {
     let dir = File::open(path).map_err(at(path))?;
     dir.try_lock().map_err(io::Error::from).map_err(at(path))?;
     Ok(dir)
 }
 
-fn at(path: &Path) -> impl Fn(io::Error) -> OpenError {
+pub(crate) fn at(path: &Path) -> impl Fn(io::Error) -> OpenError {
     let path = path.to_owned();
     move |source| OpenError::Io {
         path: path.clone(),
@@ -131,7 +136,7 @@ fn remove_orphans(path: &Path, numbers: &[u32]) -> io::Result<()> {
 }
 
 /// The side index of a pack, if it is good and the pack is as long as it says.
-fn load_sealed(path: &Path, number: u32) -> io::Result<Option<Sidecar>> {
+pub(crate) fn load_sealed(path: &Path, number: u32) -> io::Result<Option<Sidecar>> {
     let Some(sidecar) = Sidecar::load(path, number) else {
         return Ok(None);
     };
@@ -202,7 +207,11 @@ fn reopen(shelf: &Shelf, path: &Path, number: u32) -> Result<OpenPack, OpenError
 }
 
 /// Scans a file, unless it is no pack of this release.
-fn scan_ours(file: &File, path: &Path, number: u32) -> Result<(Scan, PackHeader), OpenError> {
+pub(crate) fn scan_ours(
+    file: &File,
+    path: &Path,
+    number: u32,
+) -> Result<(Scan, PackHeader), OpenError> {
     let not_a_pack = || OpenError::NotAPack {
         path: path.to_owned(),
     };

@@ -6,11 +6,11 @@
 mod gc;
 mod health;
 mod input;
-mod listener;
+mod serving;
 mod sessions;
 mod workspaces;
 
-pub(crate) use listener::BoundedListener;
+pub(crate) use serving::Serving;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

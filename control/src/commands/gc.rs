@@ -40,10 +40,10 @@ pub(super) fn run(args: &Gc, json: bool) -> Result<(), Failure> {
             Err(Failure::new(FailureKind::Retry, message))
         }
         (CollectionState::Done, _) => {
-            if !json {
-                output::text(&told(&this));
+            if json {
+                return Ok(());
             }
-            Ok(())
+            output::text(&told(&this))
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod check;
 mod gc;
+mod keys;
 mod mount;
 mod serve;
 mod session;
@@ -21,6 +22,7 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Session(command) => session::run(command, json),
         Command::Mount(mount) => mount::run(&mount, json),
         Command::Gc(gc) => gc::run(&gc, json),
+        Command::Keys(command) => keys::run(command, json),
         Command::Check(check) => return check::run(&check, json),
     }?;
     Ok(0)

@@ -4,6 +4,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -103,7 +104,9 @@ impl Server {
         if let Some(token) = token {
             request = request.header("authorization", format!("Bearer {token}"));
         }
-        let config = ureq::Agent::config_builder().http_status_as_error(false);
+        let config = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_global(Some(Duration::from_secs(20)));
         let agent: ureq::Agent = config.build().into();
         let mut response = agent.run(request.body(body.to_vec()).unwrap()).unwrap();
         let text = response.body_mut().read_to_string().unwrap();

@@ -281,19 +281,22 @@ impl Image {
         }
     }
 
-    /// Forgets everything that is in no store, and what memory holds of the rest: the image is as
-    /// it was after the flush that wrote `totals`. Change numbers and write numbers go on; a load
-    /// that began before is not installed after it.
+    /// Forgets everything that is in no store: the image is as it was after the flush that wrote
+    /// `totals`, which was the last. Change numbers and write numbers go on; a load that began
+    /// before is not installed after it.
     pub fn reset(&mut self, totals: Totals) {
-        self.cells.clear();
+        // What could be evicted is as it is stored.
+        let durable = self.durable;
+        self.cells.retain(|_, slot| slot.is_evictable(durable));
+        let weights = self.cells.values().map(Slot::weight);
+        (self.entries_total, self.blocks_total) =
+            weights.fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
         self.changes = Changes::default();
         self.visible_bytes = totals.usage.bytes;
         self.usage = totals.usage;
         self.numbers = totals.numbers;
         self.durable = self.applied;
         self.buffered_bytes = 0;
-        self.entries_total = 0;
-        self.blocks_total = 0;
         self.evictions += 1;
     }
 

@@ -142,7 +142,29 @@ impl EmbeddedKv {
         options: &EmbeddedOptions,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, OpenError> {
-        let settings = Settings::new(path, options);
+        Self::start(Settings::new(path, options), path, options, clock)
+    }
+
+    /// Opens the store in the file `path` without changing it, to read what is in it: what would
+    /// be written stays in memory and is forgotten. Commits are for nobody.
+    ///
+    /// # Errors
+    ///
+    /// As [`EmbeddedKv::open`], and if there is no such file.
+    pub fn look_at(
+        path: &Path,
+        options: &EmbeddedOptions,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, OpenError> {
+        Self::start(Settings::to_look_at(path, options), path, options, clock)
+    }
+
+    fn start(
+        settings: Settings,
+        path: &Path,
+        options: &EmbeddedOptions,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, OpenError> {
         let (file, lock, witness) = File::open_or_create(&settings)?;
         let newest = file.newest().map_err(|failure| failure.on_open(path))?;
         let version = newest.version;

@@ -12,7 +12,7 @@ use super::freeze::{FreezeError, Freezer};
 use super::state::State;
 use super::{Parked, Recipient, Retry, Session};
 
-/// How long a flush is tried again before the session is given up.
+/// How long those who wait for a flush wait for a store that fails, before they are hung up on.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Pause between tries of a flush.
@@ -73,8 +73,9 @@ impl Session {
         }
     }
 
-    /// Flushes one batch; a store that fails for a moment is only a pause. What waits for the flush
-    /// waits as long as any call does, and is hung up on then.
+    /// Flushes one batch; a store that fails is only a pause. What waits for the flush waits as long
+    /// as any call does and is hung up on then, while the flush goes on: what was acknowledged
+    /// without being durable (UNSTABLE data) is not given up, and what is durable can be read.
     async fn flush_patiently(
         &self,
         fence: &mut Fence,
@@ -82,19 +83,49 @@ impl Session {
         batch: &FlushBatch,
     ) -> Result<(), FlushError> {
         let clock = &self.shared.clock;
-        let began = clock.monotonic();
+        let mut began = clock.monotonic();
         loop {
             let result = fence.flush(self.shared.kv.as_ref(), layers, batch).await;
             let Err(FlushError::Kv(error)) = &result else {
                 return result;
             };
-            let waited = clock.monotonic().saturating_sub(began);
-            if !may_heal(error) || waited > PATIENCE || self.lock().lost {
+            if !may_heal(error) || self.lock().lost {
                 return result;
+            }
+            if clock.monotonic().saturating_sub(began) > PATIENCE {
+                if self.shared.tasks.is_shutting_down() {
+                    return result;
+                }
+                tracing::warn!(session = %self.view.session, %error, "the metadata store fails for long");
+                self.hang_up_on_waiting();
+                began = clock.monotonic();
             }
             tracing::debug!(session = %self.view.session, %error, "flush is tried again");
             clock.sleep(PAUSE).await;
         }
+    }
+
+    /// Closes the connections of calls that wait for a flush. Their clients ask again: a call that
+    /// has changed something still has its place, where the new copy's connection is noted.
+    fn hang_up_on_waiting(&self) {
+        let looking = {
+            let mut state = self.lock();
+            state.stalls += 1;
+            let (kept, looking): (Vec<_>, Vec<_>) = std::mem::take(&mut state.parked)
+                .into_iter()
+                .partition(|parked| matches!(parked.to, Recipient::Table { .. }));
+            for parked in &kept {
+                if let Recipient::Table { key, .. } = parked.to {
+                    state.calls.close_connection(key);
+                }
+            }
+            state.parked = kept;
+            looking
+        };
+        for parked in looking {
+            self.hang_up(parked.to);
+        }
+        self.flushed.notify_waiters();
     }
 
     fn flush_done(&self, taken: &Taken, batch: &FlushBatch) {

@@ -152,6 +152,13 @@ impl Calls {
         }
     }
 
+    /// Closes the connection that waits for a running call. The call goes on.
+    pub(crate) fn close_connection(&self, key: CallKey) {
+        if let Some(Known::Running(guard)) = self.known.get(&key) {
+            guard.connection().close();
+        }
+    }
+
     /// Where the replies of all running calls would go.
     pub(crate) fn abandon_all(&mut self) -> Vec<CallGuard> {
         let running = |(_, known)| match known {

@@ -94,7 +94,9 @@ impl Session {
                 }
                 Retry::Again => self.attempt(&request, to),
                 Retry::Flush => {
-                    self.wait_for_flush().await;
+                    if !self.wait_for_flush().await {
+                        return self.hang_up(to);
+                    }
                     self.attempt(&request, to)
                 }
                 Retry::Fetch(reading) => match self.fetch(&reading.read.pieces, &mut gone).await {
@@ -149,16 +151,19 @@ impl Session {
         }
     }
 
-    pub(super) async fn wait_for_flush(self: &Arc<Self>) {
+    /// Waits until there is room for more changes. `false` if the store has failed for long.
+    pub(super) async fn wait_for_flush(self: &Arc<Self>) -> bool {
         let flushed = self.flushed.notified();
-        {
+        let stalls = {
             let mut state = self.lock();
             if state.lost || state.image.pending_bytes() <= super::PENDING_BYTES_MAX {
-                return;
+                return true;
             }
             self.kick_flush(&mut state);
-        }
+            state.stalls
+        };
         flushed.await;
+        self.lock().stalls == stalls
     }
 
     async fn load_all(self: &Arc<Self>, misses: &[Miss]) -> Result<(), Stop> {
@@ -284,7 +289,9 @@ impl Session {
     async fn store(self: &Arc<Self>, inode: InodeId, until: u64, wrote: bool) -> Result<(), Stop> {
         let began = self.shared.clock.monotonic();
         loop {
-            self.wait_for_flush().await;
+            if !self.wait_for_flush().await {
+                return Err(Stop::HangUp);
+            }
             let written = self.written.notified();
             let job = {
                 let mut state = self.lock();
@@ -359,7 +366,6 @@ impl From<metadata::layers::ImageError> for LoadFailure {
         use metadata::tree::TreeError;
         match error {
             ImageError::Kv(KvError::Corrupt(why)) => Self::Corrupt(why),
-            ImageError::Kv(KvError::NoSpace) => Self::NoSpace,
             ImageError::Tree(TreeError::NoSpace) => Self::NoSpace,
             ImageError::Kv(_) | ImageError::Tree(TreeError::Unavailable(_)) => Self::Unavailable,
             ImageError::Tree(error) => Self::Corrupt(error.to_string()),

@@ -52,6 +52,8 @@ pub(super) struct State {
     pub(super) generation: u64,
     /// Changes are refused until then: the metadata store had no room.
     full_until: Option<Duration>,
+    /// Counts how often those who waited for a flush were hung up on.
+    pub(super) stalls: u64,
     /// An eviction waits for calls that load.
     pub(super) evicting: bool,
     /// Buffered bytes that the gateway's budget knows of.
@@ -83,6 +85,7 @@ impl State {
             lost_writes: LostWrites::default(),
             generation: 0,
             full_until: None,
+            stalls: 0,
             evicting: false,
             budgeted: 0,
             holds: Holds::default(),

@@ -94,7 +94,9 @@ impl Session {
         self.shared.tasks.spawn(async move {
             // Until the file is clean, or another task writes it.
             loop {
-                session.wait_for_flush().await;
+                if !session.wait_for_flush().await {
+                    return;
+                }
                 let job = {
                     let mut state = session.lock();
                     if state.lost {

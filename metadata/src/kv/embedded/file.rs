@@ -21,6 +21,7 @@ use super::witness::Witness;
 use super::{EmbeddedOptions, OpenError, space};
 
 mod disk;
+mod shadow;
 mod trial;
 
 #[cfg(any(test, feature = "testing"))]
@@ -49,6 +50,16 @@ const FORMAT: u64 = 1;
 pub(super) struct Settings {
     path: PathBuf,
     options: EmbeddedOptions,
+    access: Access,
+}
+
+/// What may become of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    /// It is written, and made if there is none.
+    Change,
+    /// It stays as it is.
+    Look,
 }
 
 /// The open file.
@@ -96,6 +107,15 @@ impl Settings {
         Self {
             path: path.to_owned(),
             options: options.clone(),
+            access: Access::Change,
+        }
+    }
+
+    /// Settings that leave the file as it is.
+    pub(super) fn to_look_at(path: &Path, options: &EmbeddedOptions) -> Self {
+        Self {
+            access: Access::Look,
+            ..Self::new(path, options)
         }
     }
 }
@@ -106,15 +126,22 @@ impl File {
         settings: &Settings,
     ) -> Result<(Self, FileLock, Witness), OpenError> {
         let path = &settings.path;
-        let lock = FileLock::take(path)?;
-        let (witness, acknowledged) = Witness::open(with_suffix(path, ".seen"));
+        let lock = FileLock::take(path, settings.access)?;
+        let witness = with_suffix(path, ".seen");
+        let (witness, acknowledged) = match settings.access {
+            Access::Change => Witness::open(witness),
+            Access::Look => Witness::look(witness),
+        };
         let io_error = |source| OpenError::Io {
             path: path.clone(),
             source,
         };
         match std::fs::metadata(path) {
             Ok(_) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Err(error)
+                if error.kind() == std::io::ErrorKind::NotFound
+                    && settings.access == Access::Change =>
+            {
                 if let Some(Version(number @ 1..)) = acknowledged {
                     let reason = format!(
                         "it is missing, though {number} commits to it were acknowledged, as {} \
@@ -219,8 +246,10 @@ impl File {
         if let Some(lost) = acknowledged.filter(|acknowledged| found.version < *acknowledged) {
             return Err(corrupt(&less_than_acknowledged(path, found.version, lost)));
         }
-        disk.end_trial()
-            .map_err(|error| Failure::from(redb::Error::Io(error)).on_open(path))?;
+        if let Some(disk) = disk {
+            disk.end_trial()
+                .map_err(|error| Failure::from(redb::Error::Io(error)).on_open(path))?;
+        }
         Ok(file)
     }
 
@@ -342,8 +371,21 @@ fn less_than_acknowledged(path: &Path, found: Version, acknowledged: Version) ->
     )
 }
 
-/// Opens the database on a disk that makes no change before its trial is ended.
-fn open_database(path: &Path, settings: &Settings) -> Result<(Database, disk::Disk), Failure> {
+/// Opens the database on a disk that makes no change before its trial is ended; without a disk of
+/// that kind if it is only looked at.
+fn open_database(
+    path: &Path,
+    settings: &Settings,
+) -> Result<(Database, Option<disk::Disk>), Failure> {
+    let mut builder = Database::builder();
+    builder
+        .set_cache_size(settings.options.cache_bytes)
+        .set_check_integrity_on_open(settings.options.verify_on_open);
+    if settings.access == Access::Look {
+        let file = std::fs::File::open(path).map_err(redb::Error::Io)?;
+        let shadow = shadow::Shadow::new(file).map_err(redb::Error::Io)?;
+        return Ok((builder.create_with_backend(shadow)?, None));
+    }
     let file = std::fs::OpenOptions::new()
         .read(true)
         .write(true)
@@ -356,11 +398,8 @@ fn open_database(path: &Path, settings: &Settings) -> Result<(Database, disk::Di
     if !is_new {
         disk.begin_trial();
     }
-    let database = Database::builder()
-        .set_cache_size(settings.options.cache_bytes)
-        .set_check_integrity_on_open(settings.options.verify_on_open)
-        .create_with_backend(disk.clone())?;
-    Ok((database, disk))
+    let database = builder.create_with_backend(disk.clone())?;
+    Ok((database, Some(disk)))
 }
 
 /// The format of the file; `None` if it is a database, but not one of ours.
@@ -376,17 +415,22 @@ fn read_format(database: &Database) -> Result<Option<u64>, Failure> {
 impl FileLock {
     /// Takes the lock that belongs to the file `path`. It is a file of its own, since the store's
     /// file is closed at times and does not exist at first.
-    fn take(path: &Path) -> Result<Self, OpenError> {
+    fn take(path: &Path, access: Access) -> Result<Self, OpenError> {
         let io_error = |source| OpenError::Io {
             path: path.to_owned(),
             source,
         };
-        let file = std::fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(with_suffix(path, ".lock"))
-            .map_err(io_error)?;
+        let lock_path = with_suffix(path, ".lock");
+        let file = match access {
+            Access::Change => std::fs::OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(lock_path),
+            // Without the lock's file nobody uses the store, unless it is begun at this moment.
+            Access::Look => std::fs::File::open(lock_path).or_else(|_| std::fs::File::open(path)),
+        };
+        let file = file.map_err(io_error)?;
         let exclusive = rustix::fs::FlockOperation::NonBlockingLockExclusive;
         match rustix::fs::flock(&file, exclusive) {
             Ok(()) => Ok(Self { _file: file }),

@@ -56,6 +56,23 @@ impl Witness {
         (witness, version)
     }
 
+    /// Reads the witness at `path`, if there is one, and leaves it as it is.
+    pub(super) fn look(path: PathBuf) -> (Self, Option<Version>) {
+        let version = match File::open(&path) {
+            Ok(file) => newest(&file).unwrap_or_else(|error| {
+                tracing::warn!(path = %path.display(), %error, "read the metadata store's witness");
+                None
+            }),
+            Err(_) => None,
+        };
+        let witness = Self {
+            path,
+            file: None,
+            failing: false,
+        };
+        (witness, version)
+    }
+
     /// Where it is.
     pub(super) fn path(&self) -> &Path {
         &self.path
@@ -100,6 +117,12 @@ fn open_and_read(path: &Path) -> io::Result<(File, Option<Version>)> {
         }
         return Ok((file, None));
     }
+    let newest = newest(&file)?;
+    Ok((file, newest))
+}
+
+/// The newest version in the slots that are whole.
+fn newest(file: &File) -> io::Result<Option<Version>> {
     let mut newest = None;
     for at in [0, SLOT_BYTES] {
         let mut record = [0; RECORD_BYTES];
@@ -109,7 +132,7 @@ fn open_and_read(path: &Path) -> io::Result<(File, Option<Version>)> {
             Err(error) => return Err(error),
         }
     }
-    Ok((file, newest))
+    Ok(newest)
 }
 
 fn encode(version: Version) -> [u8; RECORD_BYTES] {
