@@ -13,5 +13,6 @@ pub mod session;
 pub mod stat;
 pub mod store;
 pub mod transact;
+pub mod version;
 
 pub use error::{FsError, Miss, OpError, OpResult};

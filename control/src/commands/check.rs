@@ -113,6 +113,9 @@ fn print(report: &Report, json: bool) -> Result<(), Failure> {
                 "chunks": counts.chunks,
                 "replies": counts.replies,
                 "tickets": counts.tickets,
+                "commits": counts.commits,
+                "refs": counts.refs,
+                "operations": counts.operations,
             },
         }));
     }
@@ -140,11 +143,12 @@ fn print(report: &Report, json: bool) -> Result<(), Failure> {
         problems => format!("{problems} problems"),
     };
     lines.push(format!(
-        "{verdict}: {} keys, {} workspaces, {} sessions, {} inodes, {} entries, {} blocks, {} \
-         chunks looked at",
+        "{verdict}: {} keys, {} workspaces, {} sessions, {} commits, {} inodes, {} entries, {} \
+         blocks, {} chunks looked at",
         counts.keys,
         counts.workspaces,
         counts.sessions,
+        counts.commits,
         counts.inodes,
         counts.entries,
         counts.blocks,
