@@ -155,6 +155,7 @@ impl Frontier {
             waiting.marks |= marks;
             return Ok(());
         }
+        // Where a log goes on can be as long as this, and is read within the same bound.
         if self.waiting.len() >= FRONTIER_MAX {
             let why = format!(
                 "history is too wide: more than {FRONTIER_MAX} lines of work were open at a time; \
@@ -323,5 +324,49 @@ impl Store {
             Err(StoreError::NotFound { .. }) => Err(wrong(format!("its parent {id} is missing"))),
             Err(error) => Err(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::NodeId;
+
+    use super::*;
+    use crate::image::Usage;
+    use crate::record::commit::{Provenance, Statistics};
+
+    fn commit(number: u64) -> CommitInfo {
+        let record = CommitRecord {
+            tree: NodeId::new([1; 32]),
+            usage: Usage::default(),
+            parents: vec![],
+            time: Timestamp::new(number, 0),
+            statistics: Statistics::default(),
+            conflicts: 0,
+            message: String::new(),
+            provenance: Provenance::default(),
+        };
+        let id = record.id();
+        CommitInfo { id, record }
+    }
+
+    #[test]
+    fn a_frontier_is_bounded_and_keeps_few_records() {
+        let mut frontier = Frontier::default();
+        for number in 0..10_000 {
+            frontier.add(commit(number), ONE).unwrap();
+        }
+        let refused = frontier.add(commit(10_000), ONE).unwrap_err();
+        assert!(refused.to_string().contains("too wide"), "{refused}");
+        // One that is known needs no room.
+        frontier.add(commit(5), TWO).unwrap();
+        let kept = frontier.waiting.values().filter(|at| at.record.is_some());
+        assert_eq!(kept.count(), KEPT_MAX);
+        let heads: Vec<_> = frontier.waiting.keys().map(|(_, id)| *id).collect();
+        let heads = LogHeads(heads);
+        assert_eq!(heads.to_string().parse(), Ok(heads));
+        let latest = frontier.take().unwrap();
+        assert_eq!(latest.0, Timestamp::new(9_999, 0));
+        frontier.add(commit(9_999), ONE).unwrap();
     }
 }
