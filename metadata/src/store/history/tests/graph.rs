@@ -34,7 +34,8 @@ impl Graph {
             let mut parents = Vec::new();
             for _ in 0..wanted {
                 if known > 0 {
-                    let at = from + usize::try_from(pick((known - from) as u64)).unwrap();
+                    let at =
+                        from + usize::try_from(pick(u64::try_from(known - from).unwrap())).unwrap();
                     let parent = graph.commits[at];
                     if !parents.contains(&parent) {
                         parents.push(parent);

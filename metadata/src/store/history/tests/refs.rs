@@ -1,8 +1,9 @@
 //! Refs, their logs, protection and undo.
 
-use base::OperationId;
+use base::{OperationId, SessionId};
 
 use super::*;
+use crate::record::reference::RefChange;
 use crate::record::session::Identity;
 use crate::store::{ForkSession, OpenSession};
 
@@ -248,27 +249,24 @@ async fn what_was_done_to_a_ref_is_undone_and_done_again() {
     world.assert_clean().await;
 }
 
-#[tokio::test]
-async fn the_operation_log_says_who_did_what() {
-    let world = World::new().await;
-    let workspace = world.workspace;
-    let one = world.commit("1", &[]).await;
-    let actor = Actor {
-        agent: "smith".into(),
-        run: "r1".into(),
-        token: Some([7; 8]),
-    };
-    let store = world.store.acting_as(actor.clone()).unwrap();
-    let open = OpenSession {
+fn open_by(agent: &str) -> OpenSession {
+    OpenSession {
         workspace: "w".into(),
         read_only: false,
         identity: Identity::Passthrough,
-        agent: "jones".into(),
+        agent: agent.into(),
         run: String::new(),
         ttl_seconds: None,
-    };
-    let tenant = TenantId::DEFAULT;
-    let opened = store.open_session(tenant, open).await.unwrap().session.id;
+    }
+}
+
+/// A session that was opened and one that was forked from it, made a branch and closed, with a
+/// second between all that. Returns the two, and the operations on the branch: made, and undone.
+async fn work(world: &World, store: &Store) -> (SessionId, SessionId, OperationId, OperationId) {
+    let (workspace, tenant) = (world.workspace, TenantId::DEFAULT);
+    let one = world.commit("1", &[]).await;
+    let opened = store.open_session(tenant, open_by("jones")).await.unwrap();
+    let opened = opened.session.id;
     world.pass(1);
     let fork = ForkSession {
         read_only: false,
@@ -280,92 +278,101 @@ async fn the_operation_log_says_who_did_what() {
     let forked = store.fork_session(tenant, opened, fork).await.unwrap();
     let forked = forked.session.id;
     world.pass(1);
-    let published = Cause::Published(forked);
-    let main = named("main");
-    let create = store.create_ref(workspace, &main, branch(one), published);
-    let created = create.await.unwrap();
+    let (main, cause) = (named("main"), Cause::Published(forked));
+    let created = store.create_ref(workspace, &main, branch(one), cause);
+    let created = created.await.unwrap();
     world.pass(1);
     let undone = store.undo(workspace, created).await.unwrap();
     world.pass(1);
     store.close_session(tenant, forked).await.unwrap();
+    (opened, forked, created, undone)
+}
 
-    let log = store.operations(workspace, None, 10).await.unwrap();
-    let said: Vec<_> = log.iter().map(|entry| entry.record.clone()).collect();
+fn smith() -> Actor {
+    Actor {
+        agent: "smith".into(),
+        run: "r1".into(),
+        token: Some([7; 8]),
+    }
+}
+
+#[tokio::test]
+async fn the_operation_log_says_who_did_what() {
+    let world = World::new().await;
+    let store = world.store.acting_as(smith()).unwrap();
+    // The same that is made below: nothing of it differs.
+    let one = world.commit("1", &[]).await;
+    let (opened, forked, created, _) = work(&world, &store).await;
+    let log = store.operations(world.workspace, None, 10).await.unwrap();
     let by = |agent: &str, action| OperationRecord {
         actor: Actor {
             agent: agent.into(),
-            ..actor.clone()
+            ..smith()
         },
         action,
     };
     let changed = |before, after, cause| Action::RefChanged {
-        change: crate::record::reference::RefChange {
+        change: RefChange {
             name: named("main"),
             before,
             after,
         },
         cause,
     };
-    let commit = None;
+    let (commit, at) = (None, Some(branch(one)));
     let expected = [
-        by(
-            "smith",
-            Action::SessionClosed {
-                session: forked,
-                commit,
-            },
-        ),
-        by(
-            "smith",
-            changed(Some(branch(one)), None, Cause::Undone(created)),
-        ),
-        by("smith", changed(None, Some(branch(one)), published)),
-        by(
-            "smith",
-            Action::SessionForked {
-                session: forked,
-                source: opened,
-                commit,
-            },
-        ),
-        by(
-            "jones",
-            Action::SessionOpened {
-                session: opened,
-                commit,
-            },
-        ),
+        Action::SessionClosed {
+            session: forked,
+            commit,
+        },
+        changed(at, None, Cause::Undone(created)),
+        changed(None, at, Cause::Published(forked)),
+        Action::SessionForked {
+            session: forked,
+            source: opened,
+            commit,
+        },
     ];
-    assert_eq!(said, expected);
-    assert_eq!(log[1].id, undone);
+    for (index, action) in expected.into_iter().enumerate() {
+        assert_eq!(log[index].record, by("smith", action));
+    }
+    let action = Action::SessionOpened {
+        session: opened,
+        commit,
+    };
+    assert_eq!(log[4].record, by("jones", action));
+    assert_eq!(log.len(), 5);
+    let long = Actor {
+        agent: "x".repeat(257),
+        ..smith()
+    };
+    let refused = store.acting_as(long);
+    assert!(matches!(refused, Err(StoreError::Invalid { .. })));
+    world.assert_clean().await;
+}
+
+#[tokio::test]
+async fn the_operation_log_is_read_from_the_newest_on() {
+    let world = World::new().await;
+    let (store, workspace) = (&world.store, world.workspace);
+    let (.., undone) = work(&world, store).await;
+    let log = store.operations(workspace, None, 10).await.unwrap();
     let times: Vec<_> = log.iter().map(|entry| entry.time).collect();
     let seconds = [4, 3, 2, 1, 0].map(|seconds| START.plus_seconds(seconds));
     assert_eq!(times, seconds);
-    let page = store
-        .operations(workspace, Some(log[1].position()), 2)
-        .await;
-    assert_eq!(page.unwrap(), log[2..4]);
-    assert_eq!(
-        store.operation(workspace, undone).await.as_ref(),
-        Ok(&log[1])
-    );
-
+    assert_eq!(log[1].id, undone);
+    let page = store.operations(workspace, Some(log[1].position()), 2);
+    assert_eq!(page.await.unwrap(), log[2..4]);
+    let found = store.operation(workspace, undone).await;
+    assert_eq!(found.as_ref(), Ok(&log[1]));
     // What is not undone says what to do.
-    for (entry, part) in [
+    let cases = [
         (0, "it closed session"),
         (3, "close the session"),
         (4, "close the session"),
-    ] {
+    ];
+    for (entry, part) in cases {
         let refused = store.undo(workspace, log[entry].id).await.unwrap_err();
         assert!(refused.to_string().contains(part), "{refused}");
     }
-    let long = Actor {
-        agent: "x".repeat(257),
-        ..actor
-    };
-    assert!(matches!(
-        store.acting_as(long),
-        Err(StoreError::Invalid { .. })
-    ));
-    world.assert_clean().await;
 }

@@ -2,9 +2,17 @@
 
 use super::*;
 
-#[tokio::test]
-async fn versions_lead_to_commits() {
-    let world = World::new().await;
+/// The commits of the history that [`furnish`] makes.
+struct Made {
+    root: CommitId,
+    old: CommitId,
+    side: CommitId,
+    merge: CommitId,
+    last: CommitId,
+}
+
+/// `main` with a merge in it, `side`, and a tag on `old`. It is Wednesday, noon.
+async fn furnish(world: &World) -> Made {
     // It is Wednesday, 2026-11-25T12:00:00Z.
     let now = 1_795_608_000;
     let at = |days: u64, hours: u64| Timestamp::new(now - days * 86_400 - hours * 3_600, 0);
@@ -32,7 +40,25 @@ async fn versions_lead_to_commits() {
         .create_ref(world.workspace, &name, tag, Cause::Asked);
     tagged.await.unwrap();
     world.clock.set_wall(at(0, 0));
+    Made {
+        root,
+        old,
+        side,
+        merge,
+        last,
+    }
+}
 
+#[tokio::test]
+async fn versions_lead_to_commits() {
+    let world = World::new().await;
+    let Made {
+        root,
+        old,
+        side,
+        merge,
+        last,
+    } = furnish(&world).await;
     let whole = merge.to_string();
     let upper = whole.to_uppercase();
     let cases = [
@@ -75,6 +101,12 @@ async fn versions_lead_to_commits() {
         assert_eq!(found.id, expected, "{text}");
         assert_eq!(found.record.id(), expected);
     }
+}
+
+#[tokio::test]
+async fn versions_that_there_are_not_say_what_there_could_be() {
+    let world = World::new().await;
+    furnish(&world).await;
     let refused = [
         ("", "it is empty"),
         (
