@@ -5,6 +5,7 @@
 //! | `LOCK` | locked by the server that uses the directory; its process id |
 //! | `FORMAT` | what the directory is, and its version |
 //! | `meta.redb` | the metadata store |
+//! | `meta.redb.seen` | the newest commit to it that was acknowledged |
 //! | `chunks/` | file content |
 //! | `api-token` | the token of commands on this machine |
 //! | `session.json` | the session that `holdfast up` serves, and its mount ticket |

@@ -3,6 +3,7 @@
 pub mod api;
 pub mod cli;
 pub mod client;
+mod collector;
 mod commands;
 pub mod data_dir;
 mod expiry;

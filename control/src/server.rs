@@ -15,6 +15,7 @@ use serde::Serialize;
 use tokio::net::TcpListener;
 
 use crate::api::{ApiState, BoundedListener, router};
+use crate::collector::Collector;
 use crate::data_dir::{ControlFile, DataDir, SessionFile};
 use crate::expiry;
 use crate::failure::{Failure, FailureKind};
@@ -24,6 +25,9 @@ use crate::settings::Settings;
 
 /// Name of the workspace that the first start of `holdfast up` makes.
 const WORKSPACE: &str = "default";
+
+/// Shortest pack of file content, in bytes: shorter ones would be too many.
+const PACK_BYTES_MIN: u64 = 4 << 20;
 
 /// API calls in flight get this long at shutdown.
 const API_DRAIN: Duration = Duration::from_secs(5);
@@ -132,12 +136,14 @@ impl Server {
         };
         dir.keep_control(&control_file(&ready))?;
         let calls = Tasks::new();
+        let tasks = Tasks::new();
+        let collector = start_collector(&kv, &local, &clock, &tasks);
         let counted = Counted {
             gateway: Arc::clone(&gateway),
             local,
             cached,
+            collector,
         };
-        let tasks = Tasks::new();
         expiry::start(
             &tasks,
             store.clone(),
@@ -253,6 +259,22 @@ async fn open_metadata(
     }
 }
 
+fn start_collector(
+    kv: &Arc<EmbeddedKv>,
+    chunks: &Arc<LocalStore>,
+    clock: &Arc<dyn Clock>,
+    tasks: &Tasks,
+) -> Arc<Collector> {
+    let collector = Collector::new(
+        Arc::<EmbeddedKv>::clone(kv),
+        Arc::clone(chunks),
+        Arc::clone(clock),
+        tasks.clone(),
+    );
+    collector.start();
+    collector
+}
+
 /// The store in `chunks/`, as it is.
 async fn open_chunks(
     dir: &DataDir,
@@ -260,9 +282,13 @@ async fn open_chunks(
     clock: Arc<dyn Clock>,
 ) -> Result<Arc<LocalStore>, Failure> {
     let path = dir.chunks();
+    let defaults = LocalOptions::default();
     let options = LocalOptions {
         reserve_bytes: settings.disk_reserve.0,
-        ..LocalOptions::default()
+        // Half of the reserve: the room for copies must do to rewrite any pack, also when the disk
+        // is full and others have used a part of the reserve.
+        pack_bytes: (settings.disk_reserve.0 / 2).clamp(PACK_BYTES_MIN, defaults.pack_bytes),
+        ..defaults
     };
     let opened = tokio::task::spawn_blocking(move || LocalStore::open(&path, options, clock)).await;
     match opened {

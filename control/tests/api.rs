@@ -111,3 +111,31 @@ fn lists_come_in_pages_and_tickets_end() {
     );
     assert_eq!(call("GET", &tickets, "").0, 404);
 }
+
+#[test]
+fn collections_are_asked_for_and_told_of() {
+    let root = tempfile::tempdir().unwrap();
+    let server = Server::start("up", root.path());
+    let token = server.text("api_token");
+    let token = Some(token.as_str());
+    let cases: [(&str, &str, &[u8], u16); 5] = [
+        ("POST", "/v1/gc", b"{\"dry\":true}", 422),
+        ("POST", "/v1/gc", b"", 400),
+        ("GET", "/v1/gc/x", b"", 400),
+        ("GET", "/v1/gc/77", b"", 404),
+        ("DELETE", "/v1/gc", b"", 405),
+    ];
+    for (method, path, body, wanted) in cases {
+        let (status, problem) = server.call(method, path, token, body);
+        assert_eq!(status, wanted, "{method} {path}: {problem}");
+    }
+    assert_eq!(server.call("POST", "/v1/gc", None, b"{}").0, 401);
+    let (status, asked) = server.call("POST", "/v1/gc", token, b"{\"dry_run\":true}");
+    assert_eq!(status, 202, "{asked}");
+    let path = format!("/v1/gc/{}", asked["run"]);
+    let (status, done) = server.call("GET", &path, token, b"");
+    assert_eq!((status, &done["state"]), (200, &"done".into()), "{done}");
+    assert_eq!(done["dry_run"], true);
+    let (_, list) = server.call("GET", "/v1/gc", token, b"");
+    assert_eq!(list["items"][0], done);
+}

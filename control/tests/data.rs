@@ -86,6 +86,51 @@ fn a_store_that_was_cut_or_emptied_is_named_and_left() {
     assert_eq!(json(&["check"], root.path())["clean"], true);
 }
 
+/// The header of `meta.redb` has two commit slots, at 64 and at 192. With a damaged one the engine
+/// would use the other, older one, without a word.
+#[test]
+fn a_lost_commit_is_named_and_the_store_is_left() {
+    let root = tempfile::tempdir().unwrap();
+    let server = Server::start("up", root.path());
+    let token = server.text("api_token");
+    for name in ["one", "two", "three"] {
+        let body = format!("{{\"name\":\"{name}\"}}");
+        let (status, _) = server.call("POST", "/v1/workspaces", Some(&token), body.as_bytes());
+        assert_eq!(status, 201);
+    }
+    server.kill();
+    let file = root.path().join("meta.redb");
+    let seen = root.path().join("meta.redb.seen");
+    let (whole, witness) = (std::fs::read(&file).unwrap(), std::fs::read(&seen).unwrap());
+    let mut refused = 0;
+    for at in [64 + 20, 192 + 20] {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 1;
+        std::fs::write(&file, &damaged).unwrap();
+        std::fs::write(&seen, &witness).unwrap();
+        if run(&["check"], root.path()).status.success() {
+            continue;
+        }
+        refused += 1;
+        let parts = [
+            "was acknowledged",
+            "meta.redb.seen",
+            "left as it is",
+            "backup",
+        ];
+        fails(&["check"], root.path(), 1, &parts);
+        up_fails(root.path(), &parts);
+        assert_eq!(std::fs::read(&file).unwrap(), damaged);
+        // Whoever accepts the loss goes on.
+        std::fs::remove_file(&seen).unwrap();
+        let server = Server::start("up", root.path());
+        let (_, found) = server.call("GET", "/v1/workspaces", Some(&token), b"");
+        let names = found.to_string();
+        assert!(names.contains("two") && !names.contains("three"), "{names}");
+    }
+    assert_eq!(refused, 1);
+}
+
 #[test]
 fn a_store_that_is_gone_is_not_made_anew() {
     let root = used();

@@ -9,10 +9,12 @@ pub mod layers;
 pub mod ops;
 pub mod permission;
 pub mod record;
+pub mod references;
 pub mod session;
 pub mod stat;
 pub mod store;
 pub mod transact;
+pub mod tree;
 pub mod version;
 
 pub use error::{FsError, Miss, OpError, OpResult};

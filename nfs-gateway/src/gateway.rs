@@ -40,8 +40,12 @@ const HOUSEKEEPING: Duration = Duration::from_secs(2);
 /// How long a call waits for its session to be taken over before its connection is closed.
 const TAKEOVER_PATIENCE: Duration = Duration::from_secs(20);
 
-/// Pause between tries to take a session over.
-const TAKEOVER_PAUSE: Duration = Duration::from_millis(100);
+/// Pause after the first try to take a session over. It doubles with each: a takeover writes, and
+/// a store that is full or down is not helped by being asked often.
+const TAKEOVER_PAUSE: Duration = Duration::from_millis(50);
+
+/// Longest pause between tries to take a session over.
+const TAKEOVER_PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// Settings of a gateway.
 #[derive(Clone, Debug)]
@@ -127,8 +131,9 @@ pub(crate) struct Decoded<'a> {
 }
 
 impl Decoded<'_> {
-    pub(crate) fn request(&self) -> Request<'_> {
+    pub(crate) fn request<'r>(&'r self, record: &'r Bytes) -> Request<'r> {
         Request {
+            record,
             call: &self.call,
             nfs: &self.nfs,
             objects: self.objects,
@@ -268,6 +273,7 @@ impl Gateway {
         let available = stores.into_iter().flatten().min();
         Space {
             available: available.map(|bytes| bytes.saturating_sub(buffered)),
+            refuses: false,
         }
     }
 
@@ -346,8 +352,13 @@ impl Gateway {
 
     fn housekeep(&self) {
         let now = self.now_ms();
+        // Taking a session over writes: while there is no room it stays, so that it can be read.
+        let may_retire = self.kv.available_bytes() != Some(0);
         for session in self.open_sessions() {
-            if session.is_idle(now, self.options.session_idle) && session.retire_if_quiet() {
+            if may_retire
+                && session.is_idle(now, self.options.session_idle)
+                && session.retire_if_quiet()
+            {
                 self.forget(&session);
                 self.counters.retired.count();
             } else {
@@ -368,7 +379,7 @@ impl Gateway {
                 self.counters.stale_handles.count();
                 return Some(stale(decoded));
             }
-            return session.serve(record, &decoded.request(), guard);
+            return session.serve(&decoded.request(record), guard);
         }
         self.counters.slow_calls.count();
         let mut sessions = self.sessions.write();
@@ -428,6 +439,7 @@ impl Gateway {
         id: SessionId,
     ) -> Result<Arc<Session>, OwnError> {
         let began = self.clock.monotonic();
+        let mut pause = TAKEOVER_PAUSE;
         loop {
             match take_over(self.kv.as_ref(), id, self.id, self.rng.u64()).await {
                 Ok(owned) => {
@@ -438,7 +450,8 @@ impl Gateway {
                     if self.clock.monotonic().saturating_sub(began) < TAKEOVER_PATIENCE =>
                 {
                     tracing::debug!(session = %id, %error, "takeover is tried again");
-                    self.clock.sleep(TAKEOVER_PAUSE).await;
+                    self.clock.sleep(pause).await;
+                    pause = (pause * 2).min(TAKEOVER_PAUSE_MAX);
                 }
                 Err(error) => return Err(error),
             }

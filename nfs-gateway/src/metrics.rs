@@ -22,6 +22,8 @@ pub struct GatewayCounters {
     pub flushes: Counter,
     /// Flushes that failed and made the session be loaded anew.
     pub flush_failures: Counter,
+    /// Flushes that the metadata store had no room for: the changes in them were refused.
+    pub flushes_refused: Counter,
     /// Flushes refused because another gateway owns the session.
     pub fenced: Counter,
     /// Calls answered with the reply of an earlier copy.

@@ -9,7 +9,7 @@ use super::device::Device;
 use super::index::Index;
 use super::pack::{
     PackEntry, PackFiles, PackHeader, Scan, pack_number, pack_path, read_pack_header, record_bytes,
-    scan, write_pack_header,
+    scan, sidecar_path, write_pack_header,
 };
 use super::sidecar::Sidecar;
 use super::writer::{OpenPack, Shelf, Writer};
@@ -55,6 +55,7 @@ pub(crate) fn open(path: &Path, pack_bytes: u32) -> Result<Opened, OpenError> {
         index: Index::new(),
     };
     let numbers = numbers_in(path).map_err(at(path))?;
+    remove_orphans(path, &numbers).map_err(at(path))?;
     let newest = numbers.last().copied();
     let mut stored_bytes = 0;
     let mut active = None;
@@ -109,6 +110,24 @@ pub(crate) fn numbers_in(path: &Path) -> io::Result<Vec<u32>> {
     }
     numbers.sort_unstable();
     Ok(numbers)
+}
+
+/// Removes side indexes whose packs a collection has removed.
+fn remove_orphans(path: &Path, numbers: &[u32]) -> io::Result<()> {
+    for entry in std::fs::read_dir(path)? {
+        let name = entry?.file_name();
+        let number = (name.to_str())
+            .and_then(|name| name.strip_suffix(".idx"))
+            .and_then(|stem| pack_number(&format!("{stem}.dat")));
+        if let Some(number) = number.filter(|number| numbers.binary_search(number).is_err()) {
+            tracing::info!(
+                pack = number,
+                "removing the side index of a pack that is gone"
+            );
+            std::fs::remove_file(sidecar_path(path, number))?;
+        }
+    }
+    Ok(())
 }
 
 /// The side index of a pack, if it is good and the pack is as long as it says.

@@ -36,7 +36,8 @@ impl LocalStore {
     /// long.
     ///
     /// Needs no domain's key: records carry a check of their own. That a chunk's content has the
-    /// chunk's name is checked only by `get`. Chunks put meanwhile may be missed. What is damaged
+    /// chunk's name is checked only by `get`. Chunks put meanwhile may be missed, and packs that a
+    /// collection removes meanwhile count as unreadable. What is damaged
     /// is stored anew by the next `put` of its content.
     pub fn verify(&self, mut report: impl FnMut(Verified)) -> VerifyCounts {
         let shared = &self.shared;
@@ -68,7 +69,7 @@ impl LocalStore {
 }
 
 impl Shared {
-    fn sealed_entries(&self, number: u32) -> io::Result<Vec<PackEntry>> {
+    pub(super) fn sealed_entries(&self, number: u32) -> io::Result<Vec<PackEntry>> {
         if let Some(sidecar) = Sidecar::load(self.shelf.packs.dir(), number) {
             return Ok(sidecar.entries);
         }

@@ -17,7 +17,8 @@ use super::workspaces::{PAGE_DEFAULT, PAGE_MAX};
 use crate::mount_line::{MountKind, MountLine, mount_path};
 use crate::status::ApiError;
 use crate::types::{
-    CreateTicket, Mount, OpenSession, OpenedSession, Page, Session, parse_identity, show_time,
+    CreateTicket, ForkSession, Mount, OpenSession, OpenedSession, Page, Session, parse_identity,
+    show_time,
 };
 
 /// Longest directory that a ticket may name, in bytes (PATH_MAX of Linux).
@@ -69,6 +70,42 @@ pub(super) async fn open(
         read_only: asked.read_only,
         shared: false,
     };
+    let answer = OpenedSession {
+        session: Session::new(&opened.session, workspace, state.clock.wall()),
+        mount: describe_mount(&state, opened.ticket, kind),
+    };
+    Ok((StatusCode::CREATED, Json(answer)))
+}
+
+pub(super) async fn fork(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+    Path(session): Path<String>,
+    Body(asked): Body<ForkSession>,
+) -> Result<(StatusCode, Json<OpenedSession>), ApiError> {
+    let identity = asked.identity.as_deref().map(parse_identity).transpose();
+    let identity = identity.map_err(ApiError::invalid)?;
+    check_ttl(asked.ttl_seconds)?;
+    let source = usable(&state, tenant, session_id(&session)?).await?;
+    let kind = MountKind {
+        read_only: asked.read_only,
+        shared: false,
+    };
+    let fork = store::ForkSession {
+        read_only: asked.read_only,
+        identity,
+        agent: asked.agent,
+        run: asked.run,
+        ttl_seconds: asked.ttl_seconds,
+    };
+    let (store, gateway) = (state.store.clone(), Arc::clone(&state.counted.gateway));
+    let work = async move {
+        gateway.freeze(source.id).await?;
+        Ok(store.fork_session(tenant, source.id, fork).await?)
+    };
+    let opened = state.to_end_with(work).await?;
+    let workspace = workspace_name(&state, opened.session.record.workspace).await?;
+    tracing::info!(session = %source.id, fork = %opened.session.id, "session forked");
     let answer = OpenedSession {
         session: Session::new(&opened.session, workspace, state.clock.wall()),
         mount: describe_mount(&state, opened.ticket, kind),

@@ -1,6 +1,7 @@
 //! What each command does.
 
 mod check;
+mod gc;
 mod mount;
 mod serve;
 mod session;
@@ -19,6 +20,7 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Workspace(command) => workspace::run(command, json),
         Command::Session(command) => session::run(command, json),
         Command::Mount(mount) => mount::run(&mount, json),
+        Command::Gc(gc) => gc::run(&gc, json),
         Command::Check(check) => return check::run(&check, json),
     }?;
     Ok(0)

@@ -2,15 +2,16 @@
 
 use super::client;
 use super::workspace::PAGES_MAX;
-use crate::cli::{Grant, OpenArgs, SessionCommand, TicketArgs};
+use crate::cli::{ForkArgs, Grant, OpenArgs, SessionCommand, TicketArgs};
 use crate::client::Client;
 use crate::failure::Failure;
 use crate::output;
-use crate::types::{CreateTicket, Mount, OpenSession, OpenedSession, Page, Session};
+use crate::types::{CreateTicket, ForkSession, Mount, OpenSession, OpenedSession, Page, Session};
 
 pub(super) fn run(command: SessionCommand, json: bool) -> Result<(), Failure> {
     match command {
         SessionCommand::Open(args) => open(args, json),
+        SessionCommand::Fork(args) => fork(args, json),
         SessionCommand::Ls { workspace, server } => {
             list(&client(&server)?, workspace.as_deref(), json)
         }
@@ -68,8 +69,25 @@ fn open(args: OpenArgs, json: bool) -> Result<(), Failure> {
         ttl_seconds: args.ttl.map(|ttl| ttl.0.as_secs()),
     };
     let opened: OpenedSession = client(&args.server)?.post("/v1/sessions", &open)?;
+    tell_opened(&opened, json)
+}
+
+fn fork(args: ForkArgs, json: bool) -> Result<(), Failure> {
+    let fork = ForkSession {
+        read_only: args.read_only,
+        identity: args.identity,
+        agent: args.agent,
+        run: args.run,
+        ttl_seconds: args.ttl.map(|ttl| ttl.0.as_secs()),
+    };
+    let path = path_of(&args.session, "/fork");
+    let opened: OpenedSession = client(&args.server)?.post(&path, &fork)?;
+    tell_opened(&opened, json)
+}
+
+fn tell_opened(opened: &OpenedSession, json: bool) -> Result<(), Failure> {
     if json {
-        return output::json(&opened);
+        return output::json(opened);
     }
     let id = &opened.session.id;
     let command = &opened.mount.mount_command;

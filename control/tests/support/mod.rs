@@ -56,10 +56,15 @@ pub const ANY_PORTS: [&str; 4] = ["--listen", "127.0.0.1:0", "--api-listen", "12
 
 impl Server {
     pub fn start(verb: &str, dir: &Path) -> Self {
+        Self::start_with(verb, dir, &[])
+    }
+
+    pub fn start_with(verb: &str, dir: &Path, more: &[&str]) -> Self {
         let mut child = holdfast()
             .args(["--json", verb, "--data-dir"])
             .arg(dir)
             .args(ANY_PORTS)
+            .args(more)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();

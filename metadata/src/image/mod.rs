@@ -254,6 +254,7 @@ impl Image {
                 return;
             }
             let durable = self.durable;
+            let before = self.cells.len();
             let mut excess = self.memory_bytes() - target;
             let (mut entries, mut blocks) = (0, 0);
             self.cells.retain(|_, slot| {
@@ -272,11 +273,28 @@ impl Image {
             });
             self.entries_total -= entries;
             self.blocks_total -= blocks;
-            self.evictions += 1;
+            // One that dropped nothing makes no load outdated.
+            self.evictions += u64::from(self.cells.len() < before);
         }
         if target == 0 {
             self.cells.shrink_to_fit();
         }
+    }
+
+    /// Forgets everything that is in no store, and what memory holds of the rest: the image is as
+    /// it was after the flush that wrote `totals`. Change numbers and write numbers go on; a load
+    /// that began before is not installed after it.
+    pub fn reset(&mut self, totals: Totals) {
+        self.cells.clear();
+        self.changes = Changes::default();
+        self.visible_bytes = totals.usage.bytes;
+        self.usage = totals.usage;
+        self.numbers = totals.numbers;
+        self.durable = self.applied;
+        self.buffered_bytes = 0;
+        self.entries_total = 0;
+        self.blocks_total = 0;
+        self.evictions += 1;
     }
 
     /// The attributes of `inode` if they are in memory.

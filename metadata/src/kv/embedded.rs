@@ -5,6 +5,9 @@
 //! with one sync. Nothing is visible before. Reads go to a snapshot of the newest version and
 //! never wait for the writer.
 //!
+//! A small file beside it witnesses the newest version that was acknowledged, for the engine goes
+//! back to an older one without a word if the newest is damaged (`witness.rs`).
+//!
 //! After an I/O error the thread closes and reopens the file until that works. Which commits the
 //! error left behind is then read from the file itself, so that an unknown outcome is rare.
 //!
@@ -13,6 +16,7 @@
 mod file;
 mod queue;
 mod space;
+mod witness;
 mod writer;
 
 #[cfg(test)]
@@ -139,7 +143,7 @@ impl EmbeddedKv {
         clock: Arc<dyn Clock>,
     ) -> Result<Self, OpenError> {
         let settings = Settings::new(path, options);
-        let (file, lock) = File::open_or_create(&settings)?;
+        let (file, lock, witness) = File::open_or_create(&settings)?;
         let newest = file.newest().map_err(|failure| failure.on_open(path))?;
         let version = newest.version;
         let space = Space::new(path, options.reserve_bytes, Arc::clone(&clock));
@@ -152,12 +156,17 @@ impl EmbeddedKv {
             down: Mutex::new(None),
             space,
         });
-        let writer = writer::start(Arc::clone(&shared), settings, file, lock, version).map_err(
-            |source| OpenError::Io {
-                path: path.to_owned(),
-                source,
-            },
-        )?;
+        let writer = writer::start(
+            Arc::clone(&shared),
+            settings,
+            file,
+            (lock, witness),
+            version,
+        )
+        .map_err(|source| OpenError::Io {
+            path: path.to_owned(),
+            source,
+        })?;
         Ok(Self {
             shared,
             writer: Mutex::new(Some(writer)),

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use base::{InodeId, SessionId};
 use metadata::image::Image;
 use metadata::ops::{Context, Read};
-use metadata::stat::{Before, Stat};
+use metadata::stat::{Stat, Wcc};
 use metadata::{FsError, Miss, OpError};
 
 use crate::convert::{fattr, unchanged};
@@ -73,7 +73,8 @@ pub(crate) struct Stable {
     pub(crate) inode: InodeId,
     /// All writes up to this number count.
     pub(crate) until: u64,
-    pub(crate) before: Before,
+    /// The file around the call's own step, whatever happened to it since.
+    pub(crate) change: Wcc,
     /// Bytes written and how stable; `None` for COMMIT.
     pub(crate) write: Option<(u32, Stability)>,
 }
@@ -163,7 +164,9 @@ fn allocates(call: &NfsCall<'_>) -> bool {
 pub(crate) fn execute(mut scope: Scope<'_>, call: &NfsCall<'_>, objects: Objects) -> Step {
     let refused = if scope.view.is_read_only() && changes(call) {
         Some(FsError::ReadOnly)
-    } else if allocates(call) && !scope.space.has_room(call) {
+    } else if (scope.space.refuses && changes(call))
+        || (allocates(call) && !scope.space.has_room(call))
+    {
         Some(FsError::NoSpace)
     } else {
         None
