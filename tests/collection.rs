@@ -364,6 +364,7 @@ mod tests {
         let local = open_local(dir);
         let exists = |domain, id| local.contains(domain, id);
         let options = CheckOptions {
+            trees: None,
             chunk_exists: Some(&exists),
             progress: None,
         };

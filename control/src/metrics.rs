@@ -84,6 +84,16 @@ const METRICS: &[Metric] = &[
         |g| number(g.gateway.counters().loads.value()),
     ),
     counter(
+        "holdfast_gateway_freezes_total",
+        "Open layers frozen, for forks and snapshots.",
+        |g| number(g.gateway.counters().freezes.value()),
+    ),
+    counter(
+        "holdfast_gateway_folds_total",
+        "Times frozen layers became a tree.",
+        |g| number(g.gateway.counters().folds.value()),
+    ),
+    counter(
         "holdfast_gateway_takeovers_total",
         "Sessions taken into memory.",
         |g| number(g.gateway.counters().takeovers.value()),

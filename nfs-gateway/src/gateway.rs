@@ -25,6 +25,7 @@ use crate::counters::TransportCounters;
 use crate::gate::Gate;
 use crate::handle::{FileHandle, HandleKey, HandleKeys};
 use crate::metrics::GatewayCounters;
+use crate::nodes::ChunkTrees;
 use crate::procedures::{self, Objects, Space};
 use crate::server::{Server, ServerLimits, Service};
 use crate::session::{Request, Session};
@@ -36,6 +37,9 @@ use crate::wire::rpc::{self, Call, CallError, Refusal};
 
 /// How often idle sessions are looked for and forgotten data is written back.
 const HOUSEKEEPING: Duration = Duration::from_secs(2);
+
+/// Tree nodes kept in memory, in bytes.
+const NODE_CACHE_BYTES: usize = 64 << 20;
 
 /// How long a call waits for its session to be taken over before its connection is closed.
 const TAKEOVER_PATIENCE: Duration = Duration::from_secs(20);
@@ -90,6 +94,7 @@ pub struct Gateway {
     pub(crate) options: GatewayOptions,
     pub(crate) kv: Arc<dyn Kv>,
     pub(crate) chunks: Arc<dyn ChunkStore>,
+    pub(crate) trees: ChunkTrees,
     pub(crate) store: Store,
     pub(crate) clock: Arc<dyn Clock>,
     rng: Arc<Rng>,
@@ -167,6 +172,7 @@ impl Gateway {
         let gateway = Arc::new_cyclic(|this| Self {
             options,
             kv: engines.kv,
+            trees: ChunkTrees::new(Arc::clone(&engines.chunks), NODE_CACHE_BYTES),
             chunks: engines.chunks,
             store,
             clock: engines.clock,
@@ -441,7 +447,8 @@ impl Gateway {
         let began = self.clock.monotonic();
         let mut pause = TAKEOVER_PAUSE;
         loop {
-            match take_over(self.kv.as_ref(), id, self.id, self.rng.u64()).await {
+            let nonce = self.rng.u64();
+            match take_over(self.kv.as_ref(), &self.trees, id, self.id, nonce).await {
                 Ok(owned) => {
                     self.counters.takeovers.count();
                     return Ok(Arc::new(Session::new(Arc::clone(self), owned)));

@@ -27,6 +27,6 @@ pub use gate::Gate;
 pub use gateway::{Engines, Gateway, GatewayOptions};
 pub use handle::{FileHandle, HANDLE_BYTES, HandleKey, HandleKeys, SignedHandle, Stale};
 pub use metrics::GatewayCounters;
-pub use nodes::ChunkNodes;
+pub use nodes::{ChunkNodes, ChunkTrees};
 pub use server::{Server, ServerLimits, Service};
 pub use session::FreezeError;

@@ -14,6 +14,10 @@ pub struct GatewayCounters {
     pub slow_calls: Counter,
     /// Loads of parts of an image.
     pub loads: Counter,
+    /// Open layers frozen, for forks and snapshots.
+    pub freezes: Counter,
+    /// Times frozen layers became a tree.
+    pub folds: Counter,
     /// Sessions taken over.
     pub takeovers: Counter,
     /// Sessions dropped from memory after being idle.

@@ -7,10 +7,12 @@
 
 use std::sync::Arc;
 
-use base::ChunkId;
+use base::{ChunkId, Tasks};
 use bytes::Bytes;
 use chunkstore::{ChunkError, ChunkStore, Domain};
-use metadata::tree::{NodeError, NodeFuture, NodeId, NodeStore, TreeError, TreeKeys};
+use metadata::tree::{
+    NodeCache, NodeError, NodeFuture, NodeId, NodeStore, Tree, TreeError, TreeKeys, Trees,
+};
 
 /// Keeps the nodes of one deduplication domain in a chunk store.
 ///
@@ -32,6 +34,33 @@ impl ChunkNodes {
                 key: *keys.node_key(),
             },
         }
+    }
+}
+
+/// The trees of all workspaces, in one chunk store and seen through one cache.
+#[derive(Debug)]
+pub struct ChunkTrees {
+    chunks: Arc<dyn ChunkStore>,
+    cache: Arc<NodeCache>,
+    tasks: Tasks,
+}
+
+impl ChunkTrees {
+    /// Trees in `chunks`, with up to `cache_bytes` of nodes in memory.
+    #[must_use]
+    pub fn new(chunks: Arc<dyn ChunkStore>, cache_bytes: usize) -> Self {
+        Self {
+            chunks,
+            cache: Arc::new(NodeCache::new(cache_bytes)),
+            tasks: Tasks::new(),
+        }
+    }
+}
+
+impl Trees for ChunkTrees {
+    fn open(&self, keys: TreeKeys) -> Tree {
+        let nodes = Arc::new(ChunkNodes::new(Arc::clone(&self.chunks), &keys));
+        Tree::new(nodes, Arc::clone(&self.cache), keys, self.tasks.clone())
     }
 }
 
@@ -85,11 +114,11 @@ fn tree_error(id: NodeId, error: ChunkError) -> TreeError {
 mod tests {
     use std::path::Path;
 
-    use base::{DomainId, SystemClock, Tasks};
+    use base::{DomainId, SystemClock};
     use chunkstore::faulty::{Call, Effect, FaultyStore};
     use chunkstore::local::{LocalOptions, LocalStore};
     use chunkstore::memory::MemoryStore;
-    use metadata::tree::{NodeCache, Root, Tree};
+    use metadata::tree::Root;
 
     use super::*;
 

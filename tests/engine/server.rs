@@ -230,12 +230,16 @@ impl Server {
         })
     }
 
-    /// Freezes the session while calls go on.
-    pub(crate) fn begin_freeze(&self) {
+    /// Freezes the session while calls go on, and makes a tree of it if `fold`.
+    pub(crate) fn begin_freeze(&self, fold: bool) {
         let (gateway, session) = (Arc::clone(self.gateway()), self.session);
         let work = async move {
             // The stores may fail it, and then nothing has happened.
-            drop(gateway.freeze(session).await);
+            if fold {
+                drop(gateway.snapshot(session).await);
+            } else {
+                drop(gateway.freeze(session).await);
+            }
         };
         self.run(async { base::Tasks::new().spawn(work) });
     }

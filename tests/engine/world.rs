@@ -246,8 +246,9 @@ impl World {
     fn batch(&mut self, count: usize) -> Verdict {
         let calls = self.calls(count);
         if self.rng.random_ratio(1, 30) {
-            self.note("freeze".to_owned());
-            self.rig.server.begin_freeze();
+            let fold = self.rng.random();
+            self.note(format!("freeze; fold {fold}"));
+            self.rig.server.begin_freeze(fold);
         }
         let mishaps = if self.rng.random_ratio(1, 6) {
             self.mishaps(false)

@@ -39,6 +39,7 @@ pub(super) fn run(args: &cli::Check, json: bool) -> Result<u8, Failure> {
     let progress = Progress::default();
     let tell = |counts: &Counts| progress.tell(counts);
     let options = CheckOptions {
+        trees: None,
         chunk_exists: (!args.metadata_only).then_some(&exists),
         progress: std::io::stderr().is_terminal().then_some(&tell),
     };

@@ -116,7 +116,8 @@ impl Checker<'_> {
             return Ok(());
         };
         // What nothing lies below has no reason to say that something is removed.
-        let is_lowest = user.frozen.last().is_none_or(|lowest| *lowest == layer);
+        let is_lowest =
+            user.base.is_none() && user.frozen.last().is_none_or(|lowest| *lowest == layer);
         let mut scan = Scan::new(keyspace::delta_range(layer.session, layer.generation));
         loop {
             let page = self.reader.next(&mut scan).await?;

@@ -24,6 +24,7 @@ use crate::record::session::Identity;
 use crate::session::{Fence, FlushBatch, StoredReply, load, take_over};
 use crate::stat::{FileKind, SetAttrs};
 use crate::store::{NewCommit, NewWorkspace, OpenSession, Store};
+use crate::tree::MemoryTrees;
 use base::{CommitId, GatewayId, InodeId, Name, NodeId};
 
 /// A session that is used without a gateway.
@@ -69,9 +70,15 @@ impl World {
         };
         let opened = store.open_session(TenantId::DEFAULT, open).await.unwrap();
         let session = opened.session.id;
-        let owned = take_over(kv.as_ref(), session, GatewayId::new(7), 1)
-            .await
-            .unwrap();
+        let owned = take_over(
+            kv.as_ref(),
+            &MemoryTrees::default(),
+            session,
+            GatewayId::new(7),
+            1,
+        )
+        .await
+        .unwrap();
         let config = ImageConfig {
             name_key: owned.workspace.name_key,
             block_bytes: owned.workspace.block_bytes,
@@ -167,7 +174,9 @@ impl World {
 
     async fn check(&self) -> Report {
         let exists = |_: DomainId, id: ChunkId| self.chunks.contains(&id);
+        let trees = MemoryTrees::default();
         let options = CheckOptions {
+            trees: Some(&trees),
             chunk_exists: Some(&exists),
             progress: None,
         };

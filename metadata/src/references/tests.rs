@@ -21,6 +21,7 @@ fn session_record(tenant: u64) -> SessionRecord {
         generation: 1,
         revocation: 0,
         frozen: Vec::new(),
+        base: None,
         frozen_usage: crate::image::Usage::default(),
         agent: String::new(),
         run: String::new(),

@@ -226,8 +226,12 @@ impl Fence {
         };
         let mut record = SessionRecord::decode(&found).map_err(corrupt)?;
         let (open, after) = (layers.open(), frozen(layers));
+        if record.generation != open.generation {
+            return Err(FlushError::Fenced);
+        }
         record.generation = after.open().generation;
-        record.frozen = after.frozen().to_vec();
+        // The record's own list: a fold may have shortened it.
+        record.frozen.insert(0, open);
         record.frozen_usage = batch.totals.usage;
         txn.set(&key, &record.encode());
         let user = keyspace::layer_user(open.session, open.generation, self.session);

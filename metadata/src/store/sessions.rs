@@ -12,7 +12,8 @@ use crate::kv::{Isolation, KeyRange, RangeLimit, Transaction};
 use crate::layers::LayerId;
 use crate::record::operation::{Action, Actor, OperationRecord};
 use crate::record::session::{FlushRecord, Identity, OwnerRecord, SessionRecord, SessionState};
-use crate::transact::Budget;
+use crate::transact::{Budget, Earlier};
+use crate::tree::Root;
 
 /// Longest agent or run name, in bytes.
 const LABEL_BYTES_MAX: usize = 256;
@@ -113,6 +114,7 @@ impl Store {
             identity: open.identity,
             generation: 1,
             frozen: Vec::new(),
+            base: None,
             frozen_usage: Usage::default(),
             revocation: 1,
             agent: open.agent,
@@ -204,6 +206,7 @@ impl Store {
                         identity: fork.identity.unwrap_or(from.identity),
                         generation: 1,
                         frozen: from.frozen,
+                        base: from.base,
                         frozen_usage: from.frozen_usage,
                         revocation: 1,
                         agent: fork.agent.clone(),
@@ -251,6 +254,55 @@ impl Store {
             },
             action,
         }
+    }
+
+    /// Puts a tree in place of a session's last frozen layers and its base, which have the same
+    /// content, and drops those layers that nobody else lists. `false` if the session's layers are
+    /// not the ones that were said; nothing is changed then.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, or the store fails.
+    ///
+    /// # Cancellation
+    ///
+    /// Not cancel-safe: it may or may not have been done.
+    pub async fn replace_layers(
+        &self,
+        id: SessionId,
+        frozen: &[LayerId],
+        base: Option<Root>,
+        root: Root,
+    ) -> Result<bool, StoreError> {
+        self.transactor
+            .transact(Budget::default(), |txn, earlier| {
+                Box::pin(async move {
+                    let what = format!("session {id}");
+                    let key = keyspace::session_meta(id);
+                    let found = txn.get(&key, Isolation::Serializable).await?;
+                    let Some(found) = found else {
+                        return Err(StoreError::NotFound { what });
+                    };
+                    let mut record = SessionRecord::decode(&found).map_err(damaged(&what))?;
+                    if earlier == Earlier::Unknown && record.base == Some(root) {
+                        // Only the owner folds, so it was an attempt of ours.
+                        let done = frozen.iter().all(|layer| !record.frozen.contains(layer));
+                        return Ok(done);
+                    }
+                    if record.base != base || !record.frozen.ends_with(frozen) {
+                        return Ok(false);
+                    }
+                    let kept = record.frozen.len().saturating_sub(frozen.len());
+                    record.frozen.truncate(kept);
+                    record.base = Some(root);
+                    txn.set(&key, &record.encode());
+                    for layer in frozen {
+                        leave_layer(txn, *layer, id).await?;
+                    }
+                    Ok(true)
+                })
+            })
+            .await
     }
 
     /// A session.

@@ -1,12 +1,14 @@
 //! Nodes in a map in memory, for tests, simulation and benches.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use base::Tasks;
 use bytes::Bytes;
 use parking_lot::RwLock;
 
-use super::{NodeFuture, NodeId, NodeStore, TreeError};
+use super::{NodeCache, NodeFuture, NodeId, NodeStore, Tree, TreeError, TreeKeys, Trees};
 
 /// A store that lives as long as the process. It counts what it is asked for, and remembers which
 /// nodes a crash would lose.
@@ -108,5 +110,26 @@ impl NodeStore for MemoryNodes {
             }
             Ok(())
         })
+    }
+}
+
+/// The trees of all workspaces in one [`MemoryNodes`].
+#[derive(Debug, Default)]
+pub struct MemoryTrees {
+    nodes: Arc<MemoryNodes>,
+}
+
+impl MemoryTrees {
+    /// Trees whose nodes are in `nodes`.
+    #[must_use]
+    pub fn new(nodes: Arc<MemoryNodes>) -> Self {
+        Self { nodes }
+    }
+}
+
+impl Trees for MemoryTrees {
+    fn open(&self, keys: TreeKeys) -> Tree {
+        let nodes = Arc::clone(&self.nodes);
+        Tree::new(nodes, Arc::new(NodeCache::new(0)), keys, Tasks::new())
     }
 }

@@ -35,10 +35,11 @@ pub use cache::NodeCache;
 pub use diff::{Change, Diff};
 pub use diff3::{Diff3, ThreeWay};
 pub use edit::{Edited, Editor, Written};
-pub use memory::{MemoryNodes, StoredNode};
+pub use memory::{MemoryNodes, MemoryTrees, StoredNode};
 pub use node::{KEY_BYTES_MAX, NODE_BYTES_MAX, Node, NodeError, VALUE_BYTES_MAX};
 pub use scan::Scan;
-pub use store::{NodeFuture, NodeStore};
+pub(crate) use store::NoTrees;
+pub use store::{NodeFuture, NodeStore, Trees};
 pub use walk::Walk;
 
 use crate::keyspace::image;

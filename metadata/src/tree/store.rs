@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use super::cache::NodeCache;
 use super::node::{Child, Node};
-use super::{NodeError, NodeId, Root, TreeError, TreeKeys};
+use super::{NodeError, NodeId, Root, Tree, TreeError, TreeKeys};
 
 /// A future of a store call.
 pub type NodeFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, TreeError>> + Send + 'a>>;
@@ -40,6 +40,27 @@ pub trait NodeStore: Debug + Send + Sync + 'static {
     ///
     /// Safe to drop; durability is then not known.
     fn sync(&self) -> NodeFuture<'_, ()>;
+}
+
+/// Where the trees of all workspaces are.
+pub trait Trees: Debug + Send + Sync + 'static {
+    /// The trees that are made with these keys.
+    fn open(&self, keys: TreeKeys) -> Tree;
+}
+
+/// No trees: for what has to name some and reads none.
+#[derive(Debug)]
+pub(crate) struct NoTrees;
+
+impl Trees for NoTrees {
+    fn open(&self, keys: TreeKeys) -> Tree {
+        Tree::new(
+            Arc::new(Nowhere),
+            Arc::new(NodeCache::new(0)),
+            keys,
+            Tasks::new(),
+        )
+    }
 }
 
 /// Takes nodes and keeps none.

@@ -60,6 +60,9 @@ impl Session {
                 Ok(()) => {
                     self.flush_done(&taken, &batch);
                     taken.tell(&Ok(()));
+                    if batch.freeze {
+                        self.fold_if_deep();
+                    }
                 }
                 Err(FlushError::NoSpace) => {
                     taken.tell(&Err(FreezeError::NoSpace));
@@ -101,7 +104,9 @@ impl Session {
             state.image.set_durable(number);
             state.durable_totals = batch.totals;
             if batch.freeze {
-                state.layers = Arc::new(frozen(&taken.layers));
+                self.shared.counters.freezes.count();
+                // They may have been folded meanwhile.
+                state.layers = Arc::new(frozen(&state.layers));
                 state.open_is_empty = true;
             } else if !batch.changes.is_empty() {
                 state.open_is_empty = false;

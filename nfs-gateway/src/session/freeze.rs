@@ -14,7 +14,7 @@ use super::Session;
 use super::slow::Stop;
 
 /// How often a freeze begins anew because the session was lost meanwhile.
-const ATTEMPTS_MAX: u32 = 5;
+pub(super) const ATTEMPTS_MAX: u32 = 5;
 
 /// Why a session could not be frozen. Nothing of it was changed then.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -11,6 +11,7 @@
 //! (`state.rs`).
 
 mod flush;
+mod fold;
 mod freeze;
 mod holds;
 mod loading;
@@ -66,6 +67,8 @@ pub(crate) struct Session {
     view: View,
     state: Mutex<State>,
     loaders: Loaders,
+    /// Held while layers are folded.
+    folding: tokio::sync::Mutex<()>,
     /// Told when a write-back ends.
     written: tokio::sync::Notify,
     /// Told when a flush ends.
@@ -164,6 +167,7 @@ impl Session {
             view,
             state: Mutex::new(state),
             loaders: Loaders::new(),
+            folding: tokio::sync::Mutex::new(()),
             written: tokio::sync::Notify::new(),
             flushed: tokio::sync::Notify::new(),
             last_used_ms: AtomicU64::new(0),

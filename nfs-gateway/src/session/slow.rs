@@ -356,10 +356,13 @@ enum LoadFailure {
 impl From<metadata::layers::ImageError> for LoadFailure {
     fn from(error: metadata::layers::ImageError) -> Self {
         use metadata::layers::ImageError;
+        use metadata::tree::TreeError;
         match error {
             ImageError::Kv(KvError::Corrupt(why)) => Self::Corrupt(why),
             ImageError::Kv(KvError::NoSpace) => Self::NoSpace,
-            ImageError::Kv(_) => Self::Unavailable,
+            ImageError::Tree(TreeError::NoSpace) => Self::NoSpace,
+            ImageError::Kv(_) | ImageError::Tree(TreeError::Unavailable(_)) => Self::Unavailable,
+            ImageError::Tree(error) => Self::Corrupt(error.to_string()),
             ImageError::Record(error) => Self::Corrupt(error.to_string()),
             ImageError::Key(error) => Self::Corrupt(error.to_string()),
         }
