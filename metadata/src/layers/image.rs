@@ -26,7 +26,7 @@ pub struct ImageScan<'a> {
 #[derive(Debug)]
 enum BaseScan {
     One(Option<(Bytes, Bytes)>),
-    Tree(Scan),
+    Tree(Box<Scan>),
 }
 
 impl<'a> ImageScan<'a> {
@@ -38,7 +38,7 @@ impl<'a> ImageScan<'a> {
                 let key = keys::inode(InodeId::ROOT).into();
                 BaseScan::One(Some((key, root.encode())))
             }
-            Base::Tree { tree, root } => BaseScan::Tree(tree.scan(*root, &all())),
+            Base::Tree { tree, root } => BaseScan::Tree(Box::new(tree.scan(*root, &all()))),
         };
         Self {
             layers: LayerScan::new(kv, layers.all()),
