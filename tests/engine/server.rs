@@ -71,6 +71,8 @@ pub(crate) struct Server {
     pub(crate) runtime: Option<Runtime>,
     /// The last is the one that clients are told of.
     pub(crate) gateways: Vec<Arc<Gateway>>,
+    /// Told when the last freeze has ended.
+    freezing: Option<tokio::sync::oneshot::Receiver<()>>,
     /// What gateways counted that are gone.
     ended: Counted,
     /// How many gateways there were.
@@ -113,6 +115,7 @@ impl Server {
             rng: Arc::new(Rng::seeded(seed)),
             runtime: Some(runtime),
             gateways: Vec::new(),
+            freezing: None,
             ended: Counted::default(),
             lives: 0,
             session: SessionId::new(0),
@@ -246,6 +249,7 @@ impl Server {
             let _inside = self.runtime.as_ref().unwrap().enter();
             self.clock.end();
         }
+        self.freezing = None;
         drop(self.runtime.take());
         self.gateways.clear();
         let runtime = runtime();
@@ -288,8 +292,10 @@ impl Server {
     }
 
     /// Freezes the session while calls go on, and makes a tree of it if `fold`.
-    pub(crate) fn begin_freeze(&self, fold: bool) {
+    pub(crate) fn begin_freeze(&mut self, fold: bool) {
         let (gateway, session) = (Arc::clone(self.gateway()), self.session);
+        let (tell, ended) = tokio::sync::oneshot::channel();
+        self.freezing = Some(ended);
         let work = async move {
             // The stores may fail it, and then nothing has happened.
             if fold {
@@ -297,8 +303,17 @@ impl Server {
             } else {
                 drop(gateway.freeze(session).await);
             }
+            drop(tell.send(()));
         };
         self.run(async { base::Tasks::new().spawn(work) });
+    }
+
+    /// Waits for the end of a freeze, if the server has lived so long: one that has lost the session
+    /// would take it over again.
+    pub(crate) fn end_freeze(&mut self) {
+        if let Some(ended) = self.freezing.take() {
+            drop(self.run(ended));
+        }
     }
 
     /// Goes over to a fork of the session; ends the session itself if `close`.

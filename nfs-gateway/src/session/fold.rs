@@ -105,12 +105,13 @@ impl Session {
     /// those in memory are then, as after an error, what they were before.
     async fn replace(self: &Arc<Self>, before: &Layers, root: Root) -> Result<bool, FreezeError> {
         let (store, id) = (&self.shared.store, self.view.session);
+        let owner = (self.shared.id, self.epoch);
         let old_base = before.base().root();
         let mut attempt = 0;
         loop {
             attempt += 1;
             let replaced = store
-                .replace_layers(id, before.frozen(), old_base, root)
+                .replace_layers(id, owner, (before.frozen(), old_base), root)
                 .await;
             match replaced {
                 Ok(true) => return Ok(true),
