@@ -38,9 +38,28 @@ pub enum Command {
     Session(SessionCommand),
     /// Mount a session on a directory, or print how.
     Mount(Mount),
+    /// Remove file content that nothing refers to. A server does that by itself, too, when space is
+    /// short, and from time to time.
+    Gc(Gc),
     /// Check everything in a data directory that no server uses; changes nothing. Exit code 1 if
     /// there is something wrong.
     Check(Check),
+    /// Change the keys that sign file handles.
+    #[command(subcommand)]
+    Keys(KeysCommand),
+}
+
+/// What to do with the keys that sign file handles.
+#[derive(Debug, Subcommand)]
+pub enum KeysCommand {
+    /// Make a new key, in a data directory that no server uses. Mounts go on with the handles that
+    /// they have until the next rotation: rotate again only when what was mounted before this one
+    /// has been unmounted.
+    Rotate {
+        /// The data directory.
+        #[arg(long, env = "HOLDFAST_DATA_DIR", value_name = "DIR", default_value = DATA_DIR_DEFAULT)]
+        data_dir: PathBuf,
+    },
 }
 
 /// Arguments of `up`.
@@ -228,6 +247,17 @@ pub struct Mount {
     /// What the mount's ticket grants.
     #[command(flatten)]
     pub grant: Grant,
+    /// The server.
+    #[command(flatten)]
+    pub server: ServerArgs,
+}
+
+/// Arguments of `gc`.
+#[derive(Debug, Args)]
+pub struct Gc {
+    /// Only find out what could be removed.
+    #[arg(long)]
+    pub dry_run: bool,
     /// The server.
     #[command(flatten)]
     pub server: ServerArgs,

@@ -52,13 +52,31 @@ impl ApiError {
         Self::new(status, "invalid", detail)
     }
 
+    /// There is no such thing.
+    #[must_use]
+    pub fn not_found(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not-found", detail)
+    }
+
+    /// Something else is in the way.
+    #[must_use]
+    pub fn conflict(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, "conflict", detail)
+    }
+
+    /// The token does not allow it.
+    #[must_use]
+    pub fn forbidden(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "forbidden", detail)
+    }
+
     /// There is no such path.
     #[must_use]
     pub fn no_route() -> Self {
         Self::new(
             StatusCode::NOT_FOUND,
             "not-found",
-            "no such path: the API is under /v1/workspaces and /v1/sessions",
+            "no such path: the API is under /v1/workspaces, /v1/sessions and /v1/gc",
         )
     }
 

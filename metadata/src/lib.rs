@@ -9,6 +9,7 @@ pub mod layers;
 pub mod ops;
 pub mod permission;
 pub mod record;
+pub mod references;
 pub mod session;
 pub mod stat;
 pub mod store;

@@ -537,7 +537,7 @@ impl Gateway {
         record: &Bytes,
         call: &Call<'_>,
         procedure: Procedure,
-        guard: CallGuard,
+        mut guard: CallGuard,
     ) -> Option<Reply> {
         self.counters.calls.count();
         let Ok(nfs) = NfsCall::decode(procedure, call.args.clone()) else {
@@ -547,7 +547,10 @@ impl Gateway {
             return Some(results::null(call.xid));
         }
         match verify(call.clone(), nfs, &self.keys) {
-            Ok(decoded) => self.dispatch(record, &decoded, guard),
+            Ok(decoded) => {
+                guard.reserve(procedures::reply_bytes(&decoded.nfs));
+                self.dispatch(record, &decoded, guard)
+            }
             Err(reply) => {
                 self.counters.stale_handles.count();
                 Some(reply)
@@ -571,6 +574,16 @@ impl Service for Gateway {
             Ok(Target::Mount(procedure)) => self.mount_call(&record, &call, procedure, guard),
             Err(refusal) => Some(rpc::refused(call.xid, refusal)),
         }
+    }
+
+    fn reply_bytes(&self, record: &Bytes) -> usize {
+        let Ok(call) = rpc::decode_call(record) else {
+            return 0;
+        };
+        let Ok(Target::Nfs(procedure)) = Target::of(&call) else {
+            return 0;
+        };
+        NfsCall::decode(procedure, call.args.clone()).map_or(0, |nfs| procedures::reply_bytes(&nfs))
     }
 
     fn gate(&self) -> &Gate {

@@ -15,13 +15,14 @@ mod metrics;
 mod mount;
 mod outbound;
 mod procedures;
+mod receiving;
 mod server;
 mod session;
 mod status;
 pub mod wire;
 
 pub use connection::{CallGuard, Connection};
-pub use counters::{Counter, TransportCounters};
+pub use counters::{Counter, Gauge, TransportCounters};
 pub use gate::Gate;
 pub use gateway::{Engines, Gateway, GatewayOptions};
 pub use handle::{FileHandle, HANDLE_BYTES, HandleKey, HandleKeys, SignedHandle, Stale};

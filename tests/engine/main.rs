@@ -1,5 +1,5 @@
 //! The session engine as a whole: the real gateway over sockets, on stores that fail, compared with
-//! the model filesystem. `docs/design/0002-engine-tier.md` says what is checked.
+//! the model filesystem. `docs/design/0006-engine-tier.md` says what is checked.
 //!
 //! A failure prints the command that repeats it. By hand, with more seeds or longer runs:
 //!

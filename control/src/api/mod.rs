@@ -3,13 +3,14 @@
 //! Every call of the API carries its tenant: the one whose token it shows. What writes runs as a
 //! task of its own to its end, for the HTTP layer drops the handler of a caller that went away.
 
+mod gc;
 mod health;
 mod input;
-mod listener;
+mod serving;
 mod sessions;
 mod workspaces;
 
-pub(crate) use listener::BoundedListener;
+pub(crate) use serving::Serving;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -111,6 +112,8 @@ pub fn router(state: Arc<ApiState>) -> Router {
             "/v1/sessions/{session}/tickets/{ticket}",
             axum::routing::delete(sessions::revoke_ticket),
         )
+        .route("/v1/gc", get(gc::list).post(gc::start))
+        .route("/v1/gc/{run}", get(gc::show))
         .fallback(async || ApiError::no_route())
         .method_not_allowed_fallback(async || ApiError::no_method())
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))

@@ -1,13 +1,13 @@
 //! Sessions: opening, listing, closing.
 
-use base::{GatewayId, SessionId, TenantId, Timestamp, WorkspaceId};
+use base::{SessionId, TenantId, Timestamp, WorkspaceId};
 use bytes::Bytes;
 
 use super::tickets::{NewTicket, TICKETS_READ_MAX, hash_in_index, write_ticket};
 use super::{Store, StoreError, damaged};
 use crate::keyspace;
 use crate::kv::{Isolation, KeyRange, RangeLimit, Transaction};
-use crate::record::session::{FlushRecord, Identity, OwnerRecord, SessionRecord, SessionState};
+use crate::record::session::{FlushRecord, Identity, SessionRecord, SessionState};
 use crate::transact::Budget;
 
 /// Longest agent or run name, in bytes.
@@ -233,29 +233,10 @@ impl Store {
     /// Not cancel-safe: closing again finishes it.
     pub async fn close_session(&self, tenant: TenantId, id: SessionId) -> Result<(), StoreError> {
         let info = self.session(tenant, id).await?;
-        let nonce = self.rng.u64();
         let workspace = info.record.workspace;
         self.transactor
             .transact(Budget::default(), |txn, _| {
                 Box::pin(async move {
-                    // Whoever owns the session can flush no more: its epoch is over.
-                    let owner = txn
-                        .get(&keyspace::session_owner(id), Isolation::Serializable)
-                        .await?;
-                    let epoch = match owner {
-                        Some(record) => {
-                            OwnerRecord::decode(&record)
-                                .map_err(damaged("owner"))?
-                                .epoch
-                        }
-                        None => base::Epoch::new(0),
-                    };
-                    let gateway = GatewayId::new(0);
-                    let owner = OwnerRecord {
-                        gateway,
-                        epoch: epoch.next(),
-                        nonce,
-                    };
                     let tickets = txn
                         .get_range(
                             &keyspace::tickets_of(id),
@@ -263,6 +244,10 @@ impl Store {
                             Isolation::Serializable,
                         )
                         .await?;
+                    // With the owner record: whoever owns the session can flush no more, for a flush
+                    // conflicts with any change of it and finds none. Its epoch is not begun again,
+                    // for a session's number is not given again and nobody takes over a session
+                    // that is gone.
                     txn.clear_range(&keyspace::session_all(id));
                     txn.clear_range(&keyspace::delta_all(id));
                     txn.clear(&keyspace::session_of(tenant, workspace, id));
@@ -270,7 +255,6 @@ impl Store {
                     for (key, _) in tickets.pairs {
                         txn.clear(&keyspace::ticket(&hash_in_index(&key)?));
                     }
-                    txn.set(&keyspace::session_owner(id), &owner.encode());
                     Ok::<(), StoreError>(())
                 })
             })

@@ -22,6 +22,7 @@ pub(crate) use filesystem::Space;
 
 use std::sync::Arc;
 
+use base::limits::READ_BYTES_MAX;
 use base::{InodeId, SessionId};
 use metadata::image::Image;
 use metadata::ops::{Context, Read};
@@ -158,6 +159,17 @@ fn allocates(call: &NfsCall<'_>) -> bool {
             | NfsCall::Mknod(_)
             | NfsCall::Link(_)
     )
+}
+
+/// About how many bytes the reply to a call may have, if that may be many.
+pub(crate) fn reply_bytes(call: &NfsCall<'_>) -> usize {
+    let wanted = match call {
+        NfsCall::Read(args) => args.count,
+        NfsCall::Readdir(args) => args.count,
+        NfsCall::Readdirplus(args) => args.max_count,
+        _ => 0,
+    };
+    usize::try_from(wanted).map_or(READ_BYTES_MAX, |bytes| bytes.min(READ_BYTES_MAX))
 }
 
 /// Runs a call on the image. Called inside [`Image::run`].

@@ -129,6 +129,7 @@ impl Session {
             let mut state = self.lock();
             state.image.set_durable(number);
             state.durable_totals = totals;
+            state.holds.release(number);
             let mut ready = Vec::new();
             let mut later = Vec::new();
             for parked in std::mem::take(&mut state.parked) {

@@ -6,10 +6,12 @@
 //! it needs something from a store a task of its own gets that and runs the call again.
 //!
 //! There is one lock per session. It is held for the length of one operation, never across an
-//! await, and no other lock is taken under it but a connection's own. Letting go of it settles the
-//! account with the gateway's budget (`state.rs`).
+//! await, and no other lock is taken under it but a connection's own and those with which the
+//! chunk store counts holds. Letting go of it settles the account with the gateway's budget
+//! (`state.rs`).
 
 mod flush;
+mod holds;
 mod loading;
 mod replies;
 mod slow;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::Timestamp;
+use base::{ChunkId, Timestamp};
 use bytes::Bytes;
 use chunkstore::ChunkError;
 use metadata::image::{Image, InodeNumbers, Piece};
@@ -15,6 +15,7 @@ use metadata::{FsError, Miss, OpError, OpResult};
 use super::{Attempt, Reading, Recipient, Request, Session, StableWrite, failure, writeback};
 use crate::gateway::decode_request;
 use crate::procedures::stable_reply;
+use crate::wire::reply::Payload;
 
 /// Loads for one call, at most: far more than the largest file or directory needs.
 const LOADS_MAX: u32 = 1_000_000;
@@ -76,6 +77,7 @@ impl Session {
         };
         let request = decoded.request(&record);
         let mut loading = None;
+        let mut gone = None;
         for _ in 0..LOADS_MAX {
             if !matches!(retry, Retry::Load(_)) {
                 loading = None;
@@ -97,8 +99,9 @@ impl Session {
                     }
                     self.attempt(&request, to)
                 }
-                Retry::Fetch(reading) => match self.fetch(&reading.read.pieces).await {
-                    Ok(payload) => self.answer_read(&request, &reading, payload, to),
+                Retry::Fetch(reading) => match self.fetch(&reading.read.pieces, &mut gone).await {
+                    Ok(Some(payload)) => self.answer_read(&request, &reading, payload, to),
+                    Ok(None) => self.attempt(&request, to),
                     Err(stop) => return self.stop(&request, &stop, to),
                 },
                 Retry::Store(stable) => match self.store_until(&stable).await {
@@ -222,8 +225,14 @@ impl Session {
         })
     }
 
-    /// Fetches the chunks among `pieces`.
-    async fn fetch(&self, pieces: &[Piece]) -> Result<crate::wire::reply::Payload, Stop> {
+    /// Fetches the chunks among `pieces`. `None`, with the chunk in `gone`, if one is not stored:
+    /// the file may have changed since the call looked at it, and the chunk been collected. That
+    /// cannot be if the call names the same chunk when it has run again.
+    async fn fetch(
+        &self,
+        pieces: &[Piece],
+        gone: &mut Option<ChunkId>,
+    ) -> Result<Option<Payload>, Stop> {
         let mut fetched = std::collections::HashMap::new();
         let began = self.shared.clock.monotonic();
         for piece in pieces {
@@ -234,6 +243,9 @@ impl Session {
                 match self.shared.chunks.get(self.domain, *id).await {
                     Ok(content) => {
                         fetched.insert(*id, content);
+                    }
+                    Err(ChunkError::NotFound(_)) if gone.replace(*id) != Some(*id) => {
+                        return Ok(None);
                     }
                     Err(error @ (ChunkError::NotFound(_) | ChunkError::Corrupt(_))) => {
                         tracing::error!(session = %self.view.session, %error, "file data is damaged");
@@ -250,7 +262,8 @@ impl Session {
                 }
             }
         }
-        writeback::payload(pieces, |id| fetched.get(&id).cloned()).map_err(|_| Stop::HangUp)
+        let payload = writeback::payload(pieces, |id| fetched.get(&id).cloned());
+        payload.map(Some).map_err(|_| Stop::HangUp)
     }
 
     /// Stores a file's data until all of the write or commit is in the block map.

@@ -9,6 +9,7 @@ use metadata::image::{Image, Totals};
 use metadata::session::{Fence, StoredReply};
 use parking_lot::MutexGuard;
 
+use super::holds::Holds;
 use super::replies::Calls;
 use super::{Parked, Session};
 
@@ -48,6 +49,8 @@ pub(super) struct State {
     pub(super) evicting: bool,
     /// Buffered bytes that the gateway's budget knows of.
     budgeted: usize,
+    /// Keep chunks whose references wait for a flush from being collected.
+    pub(super) holds: Holds,
 }
 
 impl State {
@@ -67,6 +70,7 @@ impl State {
             stalls: 0,
             evicting: false,
             budgeted: 0,
+            holds: Holds::default(),
         }
     }
 

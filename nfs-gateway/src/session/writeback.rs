@@ -6,9 +6,10 @@ use base::{ChunkId, InodeId};
 use bytes::{Bytes, BytesMut};
 use chunkstore::ChunkError;
 use futures_util::stream::{FuturesUnordered, TryStreamExt};
-use metadata::image::{Block, BlockJob, Piece, WriteJob};
+use metadata::image::{Block, BlockJob, Piece};
 
 use super::Session;
+use super::holds::HeldJob;
 use super::state::State;
 use crate::wire::reply::Payload;
 
@@ -67,7 +68,7 @@ fn index(number: u32) -> usize {
 
 /// A write-back, and the image it was taken from.
 pub(super) struct Job {
-    write: WriteJob,
+    held: HeldJob,
     generation: u64,
 }
 
@@ -82,7 +83,7 @@ impl Session {
         }
         let write = state.image.begin_write(inode, JOB_BYTES)?;
         Some(Job {
-            write,
+            held: HeldJob::new(self.shared.chunks.as_ref(), self.domain, write),
             generation: state.generation,
         })
     }
@@ -136,10 +137,12 @@ impl Session {
     /// After `NoSpace` the file's unwritten data is given up, and the write verifier changes, so
     /// that every client resends what it has not committed. After other errors the data stays.
     pub(super) async fn write_back(self: &Arc<Self>, job: Job) -> Result<(), ChunkError> {
-        let inode = job.write.inode;
-        let stored = self.store_blocks(job.write.blocks).await;
+        let Job { held, generation } = job;
+        let HeldJob { job, hold } = held;
+        let inode = job.inode;
+        let stored = self.store_blocks(job.blocks).await;
         let mut state = self.lock();
-        if state.lost || state.generation != job.generation {
+        if state.lost || state.generation != generation {
             // The data has been given up; the image knows nothing of this job.
             drop(state);
             self.written.notify_waiters();
@@ -149,6 +152,8 @@ impl Session {
             Ok(blocks) => {
                 let (_, ran) = state.image.run(|image| image.finish_write(inode, blocks));
                 if ran.changed {
+                    let number = state.image.applied();
+                    state.holds.keep(number, hold);
                     self.kick_flush(&mut state);
                 }
                 Ok(())
