@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use base::{Clock, Rng, SessionId, TenantId, Timestamp};
 use chunkstore::faulty::FaultyStore;
-use chunkstore::memory::MemoryStore;
 use metadata::keyspace;
 use metadata::kv::faulty::{FaultRates, FaultyKv};
 use metadata::kv::memory::MemoryKv;
@@ -100,16 +99,14 @@ impl Server {
         let memory = MemoryKv::new(clock.clone());
         let faulty = FaultyKv::new(Arc::new(memory.clone()), seed, FaultRates::default());
         let slow = SlowKv::new(Arc::new(faulty.clone()), clock.clone(), seed);
-        let chunks = Arc::new(FaultyStore::new(
-            Arc::new(MemoryStore::new()),
-            clock.clone(),
-        ));
+        let forgetful = Arc::new(Forgetful::new(seed));
+        let chunks = Arc::new(FaultyStore::new(forgetful.clone(), clock.clone()));
         let mut server = Self {
             clock,
             memory,
             faulty,
             slow,
-            forgetful: Arc::new(Forgetful::new(chunks.clone(), seed)),
+            forgetful,
             chunks,
             setting,
             rng: Arc::new(Rng::seeded(seed)),
@@ -224,7 +221,7 @@ impl Server {
         let store = self.store();
         let engines = Engines {
             kv: Arc::new(self.slow.clone()),
-            chunks: self.forgetful.clone(),
+            chunks: self.chunks.clone(),
             clock: self.clock.clone(),
             rng: Arc::clone(&self.rng),
         };
@@ -242,7 +239,7 @@ impl Server {
         address
     }
 
-    /// Ends all gateways where they are. With `stores` the key-value store crashes, too.
+    /// Ends all gateways where they are. With `stores` they crash, too.
     pub(crate) fn kill(&mut self, stores: bool) {
         self.ended = self.counted();
         {
@@ -257,6 +254,7 @@ impl Server {
             let _inside = runtime.enter();
             self.clock.begin();
             if stores {
+                self.forgetful.crash();
                 self.memory = self.memory.reopen();
                 self.faulty.revive(Arc::new(self.memory.clone()));
             }
