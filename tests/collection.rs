@@ -114,6 +114,8 @@ mod tests {
                 agent: String::new(),
                 run: String::new(),
                 ttl_seconds: None,
+                version: None,
+                branch: None,
             };
             let opened = store.open_session(TenantId::DEFAULT, open).await.unwrap();
             let local = open_local(dir);

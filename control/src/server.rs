@@ -472,6 +472,8 @@ async fn open_session(store: &Store) -> Result<SessionFile, Failure> {
         agent: String::new(),
         run: String::new(),
         ttl_seconds: None,
+        version: None,
+        branch: None,
     };
     let opened = store
         .open_session(TenantId::DEFAULT, open)

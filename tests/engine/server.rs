@@ -151,6 +151,8 @@ impl Server {
                 agent: String::new(),
                 run: String::new(),
                 ttl_seconds: None,
+                version: None,
+                branch: None,
             };
             store.open_session(tenant, open).await.unwrap()
         });
@@ -182,6 +184,8 @@ impl Server {
                 agent: String::new(),
                 run: String::new(),
                 ttl_seconds: None,
+                version: None,
+                branch: None,
             };
             store.open_session(TenantId::DEFAULT, open).await.unwrap()
         });

@@ -64,6 +64,8 @@ pub(super) async fn open(
         agent: asked.agent,
         run: asked.run,
         ttl_seconds: asked.ttl_seconds,
+        version: None,
+        branch: None,
     };
     let store = state.store.clone();
     let opened = state

@@ -67,6 +67,8 @@ impl World {
             agent: String::new(),
             run: String::new(),
             ttl_seconds: None,
+            version: None,
+            branch: None,
         };
         let opened = store.open_session(TenantId::DEFAULT, open).await.unwrap();
         let session = opened.session.id;

@@ -22,6 +22,8 @@ fn session_record(tenant: u64) -> SessionRecord {
         revocation: 0,
         frozen: Vec::new(),
         base: None,
+        commit: None,
+        branch: String::new(),
         frozen_usage: crate::image::Usage::default(),
         agent: String::new(),
         run: String::new(),

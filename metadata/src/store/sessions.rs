@@ -1,9 +1,9 @@
 //! Sessions: opening, listing, closing.
 
-use base::{Epoch, GatewayId, SessionId, TenantId, Timestamp, WorkspaceId};
+use base::{CommitId, Epoch, GatewayId, SessionId, TenantId, Timestamp, WorkspaceId};
 use bytes::Bytes;
 
-use super::history::write_operation;
+use super::history::{CommitInfo, write_operation};
 use super::tickets::{NewTicket, TICKETS_READ_MAX, hash_in_index, write_ticket};
 use super::{Store, StoreError, damaged};
 use crate::image::{InodeNumbers, Totals, Usage};
@@ -11,6 +11,7 @@ use crate::keyspace;
 use crate::kv::{Isolation, KeyRange, RangeLimit, Transaction};
 use crate::layers::LayerId;
 use crate::record::operation::{Action, Actor, OperationRecord};
+use crate::record::reference::{RefKind, RefName};
 use crate::record::session::{FlushRecord, Identity, OwnerRecord, SessionRecord, SessionState};
 use crate::transact::{Budget, Earlier};
 use crate::tree::Root;
@@ -36,6 +37,11 @@ pub struct OpenSession {
     pub run: String,
     /// Seconds until it ends by itself.
     pub ttl_seconds: Option<u64>,
+    /// The version whose content it begins with; the branch `main` if `None`, and nothing if there
+    /// is none yet.
+    pub version: Option<String>,
+    /// The branch that it publishes to; the one that `version` names, else `main`, if `None`.
+    pub branch: Option<String>,
 }
 
 /// A session.
@@ -104,8 +110,17 @@ impl Store {
         check_label("agent", &open.agent)?;
         check_label("run", &open.run)?;
         let workspace = self.workspace_by_name(tenant, &open.workspace).await?;
+        let (commit, branch) = self.starting_point(workspace.id, &open).await?;
         let id = SessionId::new((self.rng.u64() >> 1).max(1));
         let now = self.clock.wall();
+        let (base, usage) = match &commit {
+            Some(CommitInfo { record, .. }) => {
+                let root = Root::from_bytes(*record.tree.as_bytes());
+                (Some(root), record.usage)
+            }
+            None => (None, Usage::default()),
+        };
+        let commit = commit.map(|commit| commit.id);
         let record = SessionRecord {
             tenant,
             workspace: workspace.id,
@@ -114,8 +129,10 @@ impl Store {
             identity: open.identity,
             generation: 1,
             frozen: Vec::new(),
-            base: None,
-            frozen_usage: Usage::default(),
+            commit,
+            branch,
+            base,
+            frozen_usage: usage,
             revocation: 1,
             agent: open.agent,
             run: open.run,
@@ -127,9 +144,16 @@ impl Store {
             ..NewTicket::of(id)
         };
         let text = self.ticket_text();
+        let flush = FlushRecord {
+            number: 0,
+            totals: Totals {
+                usage,
+                numbers: InodeNumbers::default(),
+            },
+        };
         let action = Action::SessionOpened {
             session: id,
-            commit: None,
+            commit,
         };
         let log = self.logged(&record.agent, &record.run, action);
         let (kept, kept_ticket, kept_text) = (&record, &ticket, text.as_str());
@@ -139,6 +163,9 @@ impl Store {
                 // Blind writes under a fresh number: right however often they are applied.
                 Box::pin(async move {
                     txn.set(&keyspace::session_meta(id), &kept.encode());
+                    if kept.base.is_some() {
+                        txn.set(&keyspace::session_flush(id), &flush.encode());
+                    }
                     txn.set(&keyspace::session_of(tenant, kept.workspace, id), &[]);
                     write_ticket(txn, kept_ticket, kept_text);
                     write_operation(txn, kept.workspace, operation, now, log);
@@ -149,12 +176,90 @@ impl Store {
         let session = SessionInfo {
             id,
             record,
-            flush: FlushRecord::default(),
+            flush,
         };
         Ok(Opened {
             session,
             ticket: text,
         })
+    }
+
+    /// The commit that a session is to begin with, and the branch that it is to publish to.
+    async fn starting_point(
+        &self,
+        workspace: WorkspaceId,
+        open: &OpenSession,
+    ) -> Result<(Option<CommitInfo>, String), StoreError> {
+        let main = RefName::main();
+        let named = |text: &str| RefName::new(text).ok();
+        let (commit, name) = match &open.version {
+            Some(text) => {
+                let commit = self.resolve_version(workspace, text).await?;
+                (Some(commit), named(text))
+            }
+            None => match self.reference(workspace, &main).await {
+                Ok(found) => {
+                    let id = found.record.state.commit;
+                    (Some(self.commit(workspace, id).await?), Some(main.clone()))
+                }
+                Err(StoreError::NotFound { .. }) => (None, Some(main.clone())),
+                Err(error) => return Err(error),
+            },
+        };
+        if let Some(branch) = &open.branch {
+            let branch = RefName::new(branch).map_err(|error| StoreError::Invalid {
+                why: format!("branch {branch:?}: {error}"),
+            })?;
+            return Ok((commit, branch.as_str().to_owned()));
+        }
+        // A version that is a branch's name is to be published there; a tag's or an id is not.
+        let branch = match name {
+            Some(name) if open.version.is_some() => match self.reference(workspace, &name).await {
+                Ok(found) if found.record.state.kind == RefKind::Branch => name,
+                Ok(_) | Err(StoreError::NotFound { .. }) => main,
+                Err(error) => return Err(error),
+            },
+            _ => main,
+        };
+        Ok((commit, branch.as_str().to_owned()))
+    }
+
+    /// Says that a session now stands on the commit `to`, if it stood on `from`.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`; `Refused` if it stands on another; or the store fails.
+    ///
+    /// # Cancellation
+    ///
+    /// Not cancel-safe: it may or may not have been changed.
+    pub async fn set_session_commit(
+        &self,
+        tenant: TenantId,
+        id: SessionId,
+        from: Option<CommitId>,
+        to: CommitId,
+    ) -> Result<(), StoreError> {
+        self.transactor
+            .transact(Budget::default(), |txn, _| {
+                Box::pin(async move {
+                    let mut record = require_session(txn, tenant, id).await?;
+                    // Right however often it is applied.
+                    if record.commit == Some(to) {
+                        return Ok(());
+                    }
+                    if record.commit != from {
+                        let why = "another commit of the session was made meanwhile: look at the \
+                                   log and try again"
+                            .to_owned();
+                        return Err(StoreError::Refused { why });
+                    }
+                    record.commit = Some(to);
+                    txn.set(&keyspace::session_meta(id), &record.encode());
+                    Ok(())
+                })
+            })
+            .await
     }
 
     /// Opens a session with the image that the frozen layers of `source` make, with a first ticket.
@@ -206,6 +311,8 @@ impl Store {
                         identity: fork.identity.unwrap_or(from.identity),
                         generation: 1,
                         frozen: from.frozen,
+                        commit: from.commit,
+                        branch: from.branch,
                         base: from.base,
                         frozen_usage: from.frozen_usage,
                         revocation: 1,
