@@ -169,6 +169,7 @@ mod tests {
                         name,
                     } => image::link(*inode, *parent, name),
                     ImageKey::Cut { inode, first } => image::cut(*inode, *first),
+                    ImageKey::Conflict(id) => image::conflict(id),
                 });
                 key
             }
@@ -199,6 +200,7 @@ mod tests {
             Key::Reply(session, 8, [9; 16]),
             Key::LayerUser(session, 5, SessionId::new(6)),
             delta(ImageKey::Cut { inode, first: 7 }),
+            delta(ImageKey::Conflict([8; 16])),
             delta(ImageKey::Inode(inode)),
             delta(ImageKey::Block { inode, index: 1 }),
             delta(ImageKey::Entry {

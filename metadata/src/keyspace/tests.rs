@@ -29,6 +29,7 @@ fn image_keys() -> impl Strategy<Value = ImageKey> {
             name
         }),
         (inodes(), any::<u32>()).prop_map(|(inode, first)| ImageKey::Cut { inode, first }),
+        any::<[u8; 16]>().prop_map(ImageKey::Conflict),
     ]
 }
 
@@ -43,6 +44,7 @@ fn encode(key: &ImageKey) -> Vec<u8> {
             name,
         } => image::link(*inode, *parent, name),
         ImageKey::Cut { inode, first } => image::cut(*inode, *first),
+        ImageKey::Conflict(id) => image::conflict(id),
     }
 }
 
@@ -78,6 +80,8 @@ proptest! {
         let cuts = image::cuts_from(inode, first);
         let is_cut = matches!(&key, ImageKey::Cut { inode: at, first: cut } if *at == inode && *cut >= first);
         prop_assert_eq!(cuts.contains(&bytes), is_cut);
+        let is_conflict = matches!(&key, ImageKey::Conflict(_));
+        prop_assert_eq!(image::conflicts().contains(&bytes), is_conflict);
     }
 
     #[test]

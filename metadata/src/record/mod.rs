@@ -4,6 +4,7 @@
 //! impossible combination are errors, never a panic. Integers are big-endian.
 
 pub mod block;
+pub mod conflict;
 pub mod entry;
 pub mod inode;
 pub mod session;
