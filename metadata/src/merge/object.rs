@@ -61,6 +61,20 @@ impl Object {
         Origin::Of(Side::Theirs),
     ];
 
+    /// A directory that no side changed.
+    pub(super) fn untouched_dir() -> Self {
+        Self {
+            kind: Some(FileKind::Directory),
+            exists_in_base: true,
+            exists: Pair {
+                ours: true,
+                theirs: true,
+            },
+            alive: true,
+            ..Self::default()
+        }
+    }
+
     pub(super) fn held(&self, origin: Origin) -> &Vec<usize> {
         match origin {
             Origin::Base => &self.held_in_base,

@@ -8,7 +8,7 @@ use base::{InodeId, Name};
 
 use super::report::Found;
 use super::slots::Slot;
-use super::{Merge, MergeError, Origin, Side};
+use super::{Merge, MergeError, Object, Origin, Side};
 use crate::keyspace::image as keys;
 use crate::record::conflict::{ConflictKind, Resolution};
 use crate::stat::FileKind;
@@ -292,6 +292,9 @@ impl Merge<'_> {
             };
             let candidate = with_suffix(name, &suffix)?;
             if !self.is_taken(dir, &candidate).await? {
+                self.objects
+                    .entry(dir)
+                    .or_insert_with(Object::untouched_dir);
                 return Ok(self.slots.add(Slot {
                     dir,
                     name: candidate,

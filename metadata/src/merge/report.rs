@@ -74,7 +74,9 @@ impl Merge<'_> {
                 theirs: found.theirs.clone(),
             });
         }
-        conflicts.sort_by(|a, b| (&a.place, a.kind, &a.aside).cmp(&(&b.place, b.kind, &b.aside)));
+        conflicts.sort_by(|a, b| {
+            (&a.place.path, a.kind, a.place.inode).cmp(&(&b.place.path, b.kind, b.place.inode))
+        });
         Ok(conflicts)
     }
 

@@ -1,1 +1,5 @@
-//! Merges.
+//! Merges of images that real operations made, checked by the rules of `check`.
+
+mod laws;
+mod rows;
+mod world;

@@ -362,7 +362,10 @@ mod tests {
             (&|bytes| bytes[2] = 0, RecordError::Field("resolution")),
             (&|bytes| bytes[3] |= 16, RecordError::Field("flags")),
             (&|bytes| bytes.push(0), RecordError::Trailing),
-            (&|bytes| bytes.truncate(bytes.len() - 1), RecordError::Truncated),
+            (
+                &|bytes| bytes.truncate(bytes.len() - 1),
+                RecordError::Truncated,
+            ),
         ];
         for (change, error) in cases {
             assert_eq!(with(change), Err(error));
