@@ -372,7 +372,14 @@ impl Merge<'_> {
         if (!is_same || !same_entries) && record.stat.ctime <= before.stat.ctime {
             record.stat.ctime = before.stat.ctime.tick();
         }
-        if !same_entries && record.stat.mtime <= before.stat.mtime {
+        // Entries as no side had them came together now.
+        let differs = |side: Side| {
+            self.slots.in_dir(identity).any(|slot| {
+                let entry = slot.held(Origin::Of(side)).map(|entry| entry.inode);
+                slot.claims.first().copied() != entry
+            })
+        };
+        if Side::BOTH.into_iter().all(differs) {
             record.stat.mtime = record.stat.ctime;
         }
         Ok(())

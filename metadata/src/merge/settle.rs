@@ -149,8 +149,13 @@ impl Merge<'_> {
         let stat = &mut record.stat;
         (stat.mode, stat.uid, stat.gid) = (mode, uid, gid);
         stat.atime = versions.time(|record| record.stat.atime);
-        stat.mtime = versions.time(|record| record.stat.mtime);
         stat.ctime = changed.unwrap_or_else(|both| both.ours.max(both.theirs).tick());
+        let modified = versions.merge(|record| record.stat.mtime);
+        stat.mtime = modified.unwrap_or_else(|both| match stat.kind {
+            // Entries of both came together now.
+            FileKind::Directory => stat.ctime,
+            _ => both.ours.max(both.theirs),
+        });
         (record, is_disputed)
     }
 
