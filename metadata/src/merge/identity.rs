@@ -3,7 +3,7 @@
 //! An object that was replaced under its name is the old one with new content, and what both sides
 //! made alike is one. For directories the names in them are looked at again after that.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use base::{InodeId, Name};
 
@@ -51,13 +51,14 @@ type Task = (InodeId, Name);
 impl Merge<'_> {
     /// Finds all identities.
     pub(super) async fn identify(&mut self) -> Result<(), MergeError> {
-        let mut tasks: VecDeque<Task> = VecDeque::new();
+        // In one order for both sides: of several names the first says what was replaced.
+        let mut places: BTreeSet<Task> = BTreeSet::new();
         for side in Side::BOTH {
-            let entries = &self.source.changes.of(side).entries;
-            for (dir, names) in entries {
-                tasks.extend(names.keys().map(|name| (*dir, name.clone())));
+            for (dir, names) in &self.source.changes.of(side).entries {
+                places.extend(names.keys().map(|name| (*dir, name.clone())));
             }
         }
+        let mut tasks: VecDeque<Task> = places.into_iter().collect();
         while let Some((dir, name)) = tasks.pop_front() {
             for side in Side::BOTH {
                 self.find_replaced(side, dir, &name, &mut tasks);

@@ -58,9 +58,10 @@ impl Merge<'_> {
         let mut safe = HashSet::from([InodeId::ROOT]);
         loop {
             if let Some(dir) = self.queues.orphaned.pop_front() {
-                self.bring_back(dir, true).await?;
+                self.tell_deleted(dir).await?;
+                self.bring_back(dir)?;
             } else if let Some(dir) = self.queues.excused.pop_front() {
-                self.bring_back(dir, false).await?;
+                self.bring_back(dir)?;
             } else if let Some(dir) = self.queues.moved.pop_front() {
                 self.untangle(dir, &mut safe).await?;
             } else if let Some(slot) = self.queues.contested.pop_front() {
@@ -71,32 +72,39 @@ impl Merge<'_> {
         }
     }
 
-    /// Brings a deleted directory back for what is in it.
-    #[expect(
-        clippy::fn_params_excessive_bools,
-        reason = "whether it is a conflict of its own"
-    )]
-    async fn bring_back(&mut self, dir: InodeId, is_told: bool) -> Result<(), MergeError> {
+    /// The side that has a directory which is not in the result; none if it is.
+    fn side_of_deleted(&self, dir: InodeId) -> Result<Option<Side>, MergeError> {
         let Some(object) = self.objects.get(&dir).filter(|object| !object.alive) else {
-            return Ok(());
+            return Ok(None);
         };
-        let side = match (object.exists.ours, object.exists.theirs) {
-            (true, _) => Side::Ours,
-            (false, true) => Side::Theirs,
-            (false, false) => return Err(MergeError::Damaged("a name in no directory")),
-        };
-        let names = object.held.of(side).clone();
-        if is_told {
+        match (object.exists.ours, object.exists.theirs) {
+            (true, _) => Ok(Some(Side::Ours)),
+            (false, true) => Ok(Some(Side::Theirs)),
+            (false, false) => Err(MergeError::Damaged("a name in no directory")),
+        }
+    }
+
+    /// Records that something was put into a directory that the other side deleted.
+    async fn tell_deleted(&mut self, dir: InodeId) -> Result<(), MergeError> {
+        if let Some(side) = self.side_of_deleted(dir)? {
             let resolution = Resolution::of(side);
             let found = self.found_of(ConflictKind::DirectoryDeleted, resolution, dir);
             let found = found.await?;
             self.found.push(found);
         }
-        if let Some(object) = self.objects.get_mut(&dir) {
+        Ok(())
+    }
+
+    /// Brings a deleted directory back for what is in it.
+    fn bring_back(&mut self, dir: InodeId) -> Result<(), MergeError> {
+        if let Some(side) = self.side_of_deleted(dir)?
+            && let Some(object) = self.objects.get_mut(&dir)
+        {
             object.alive = true;
             object.excused = true;
+            let names = object.held.of(side).clone();
+            self.claim(dir, names);
         }
-        self.claim(dir, names);
         Ok(())
     }
 

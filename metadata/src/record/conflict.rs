@@ -346,24 +346,26 @@ mod tests {
         assert_eq!(numbers, (1..=13).collect::<Vec<u8>>());
     }
 
+    type Damage = fn(&mut Vec<u8>);
+
     #[test]
     fn what_cannot_be_is_refused() {
-        let with = |change: &dyn Fn(&mut Vec<u8>)| {
+        let with = |change: Damage| {
             let mut bytes = conflict().encode().to_vec();
             change(&mut bytes);
             Conflict::decode(&bytes)
         };
-        let cases: [(&dyn Fn(&mut Vec<u8>), RecordError); 6] = [
-            (&|bytes| bytes[0] = 2, RecordError::Version(2)),
+        let cases: [(Damage, RecordError); 6] = [
+            (|bytes| bytes[0] = 2, RecordError::Version(2)),
             (
-                &|bytes| bytes[1] = 14,
+                |bytes| bytes[1] = 14,
                 RecordError::Field("kind of conflict"),
             ),
-            (&|bytes| bytes[2] = 0, RecordError::Field("resolution")),
-            (&|bytes| bytes[3] |= 16, RecordError::Field("flags")),
-            (&|bytes| bytes.push(0), RecordError::Trailing),
+            (|bytes| bytes[2] = 0, RecordError::Field("resolution")),
+            (|bytes| bytes[3] |= 16, RecordError::Field("flags")),
+            (|bytes| bytes.push(0), RecordError::Trailing),
             (
-                &|bytes| bytes.truncate(bytes.len() - 1),
+                |bytes| bytes.truncate(bytes.len() - 1),
                 RecordError::Truncated,
             ),
         ];

@@ -61,10 +61,10 @@ fn row_1_texts_merge_by_lines() {
         conflicts: &[],
     });
     // Through editors that save by a new file, on one side or both.
-    for theirs in [
-        (|fs| fs.save("f", TEXT.replace('7', "seven"))) as Step,
-        |fs| fs.write("f", TEXT.replace('7', "seven")),
-    ] {
+    let savers: [Step; 2] = [(|fs| fs.save("f", TEXT.replace('7', "seven"))), |fs| {
+        fs.write("f", TEXT.replace('7', "seven"))
+    }];
+    for theirs in savers {
         check(&Row {
             base: |fs| fs.write("f", TEXT),
             ours: |fs| fs.save("f", TEXT.replace('1', "one")),
@@ -114,10 +114,10 @@ fn row_1_content_that_does_not_merge_is_kept_twice() {
     let told = ["content f beside f~theirs.t1 bot KeptBoth"];
     check_policy(&row, Policy::Fail, &tree, &told);
     // With a NUL it is no text; and with new files.
-    for (ours, theirs) in [
+    let pairs: [(Step, Step); 3] = [
         (
-            (|fs| fs.write("d/f", "a\0\n2\n3\n4\n5\n6\n7\n")) as Step,
-            (|fs| fs.save("d/f", TEXT.replace('7', "b"))) as Step,
+            (|fs| fs.write("d/f", "a\0\n2\n3\n4\n5\n6\n7\n")),
+            (|fs| fs.save("d/f", TEXT.replace('7', "b"))),
         ),
         (
             |fs| fs.save("d/f", "a\0\n2\n3\n4\n5\n6\n7\n"),
@@ -127,7 +127,8 @@ fn row_1_content_that_does_not_merge_is_kept_twice() {
             |fs| fs.save("d/f", "a\0\n2\n3\n4\n5\n6\n7\n"),
             |fs| fs.write("d/f", TEXT.replace('7', "b")),
         ),
-    ] {
+    ];
+    for (ours, theirs) in pairs {
         check(&Row {
             base: |fs| fs.mkdir("d").and_then(|_| fs.write("d/f", TEXT)),
             ours,
@@ -198,11 +199,12 @@ fn row_2_an_edited_file_survives_a_deletion() {
 
 #[test]
 fn row_3_renamed_and_edited() {
-    for theirs in [
-        (|fs| fs.write("d/f", "b")) as Step,
+    let writers: [Step; 2] = [
+        (|fs| fs.write("d/f", "b")),
         // The identity goes on in the new file.
         |fs| fs.save("d/f", "b"),
-    ] {
+    ];
+    for theirs in writers {
         check(&Row {
             base: |fs| fs.mkdir("d").and_then(|_| fs.write("d/f", "a")),
             ours: |fs| fs.mv("d", "e").and_then(|()| fs.mv("e/f", "g")),

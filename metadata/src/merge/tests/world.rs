@@ -670,7 +670,7 @@ pub(super) fn try_merge(
     };
     let (mut warned, mut merged) = (None, None);
     input(&mut differences(), &mut |input| {
-        warned = Some(now(conflicts(input, options)))
+        warned = Some(now(conflicts(input, options)));
     });
     input(&mut differences(), &mut |input| {
         merged = Some(now(merge(input, options, numbers)));
