@@ -222,6 +222,28 @@ proptest! {
         check_both(&mut three);
     }
 
+    /// After a merge both go on, and what theirs has done since is merged into the result.
+    #[test]
+    fn merging_goes_on(
+        before in steps(20),
+        ours in steps(10),
+        theirs in steps(10),
+        later in (steps(10), steps(10)),
+    ) {
+        let Three { mut base, mut ours, mut theirs } = Three::play(&before, &ours, &theirs);
+        let keep = options(Policy::KeepBoth);
+        let (result, _) = merge_with(&mut base, &mut ours, &mut theirs, &keep);
+        let mut three = Three {
+            ours: result,
+            theirs: theirs.fork(1_000),
+            base: theirs,
+        };
+        play(&mut three.ours, "", "oo", &later.0);
+        play(&mut three.theirs, "", "tt", &later.1);
+        check_one_sided(&mut three);
+        check_both(&mut three);
+    }
+
     /// Each side has a directory of its own.
     #[test]
     fn subtrees_do_not_meet(

@@ -695,9 +695,16 @@ pub(super) fn merge_with(
     theirs: &mut Fs,
     options: &MergeOptions,
 ) -> (Fs, Merged) {
+    for fs in [&mut *base, ours, theirs] {
+        fs.flush();
+    }
+    // Numbers that none of the three has.
+    let number = |key: &Vec<u8>| keys::decode(key).unwrap().inode().raw();
+    let stores = [&base.store, &ours.store, &theirs.store].into_iter();
+    let block = 1 + stores.flat_map(Pairs::keys).map(number).max().unwrap() / NUMBERS;
     let mut numbers = InodeNumbers {
-        next: 900 * NUMBERS,
-        end: 901 * NUMBERS,
+        next: block * NUMBERS,
+        end: (block + 1) * NUMBERS,
     };
     let merged = try_merge(base, ours, theirs, options, &mut numbers).unwrap();
     let mut store = ours.store.clone();
@@ -727,7 +734,9 @@ pub(super) fn merge_with(
             .checked_add_signed(merged.inodes)
             .unwrap(),
     };
-    let mut result = Fs::over(store, usage, Arc::clone(&ours.chunks), 950, 10_000_000);
+    let chunks = Arc::clone(&ours.chunks);
+    let now = ours.now.max(theirs.now);
+    let mut result = Fs::over(store, usage, chunks, block + 1, now);
     assert_sound(&mut result);
     if options.policy == Policy::KeepBoth {
         let key = |conflict: &Conflict| keys::conflict(&Conflict::id(&conflict.encode()));
