@@ -129,10 +129,7 @@ impl Merge<'_> {
         } else {
             None
         };
-        if let Some(before) = &before {
-            self.move_times(identity, object, before, &mut result)
-                .await?;
-        }
+        self.move_times(identity, object, &mut result).await?;
         let has = |record: &InodeRecord| i64::try_from(record.stat.used).unwrap_or(i64::MAX);
         merged.bytes += has(&result.record) - before.as_ref().map_or(0, has);
         merged.inodes += i64::from(before.is_none());
@@ -344,43 +341,40 @@ impl Merge<'_> {
         Ok(Some(blocks.into_iter().map(encode).collect()))
     }
 
-    /// Sees to it that an inode of ours that changes shows it by its times.
+    /// Sees to it that an inode that is not as a side has it shows that by its times.
     async fn move_times(
         &self,
         identity: InodeId,
         object: &Object,
-        before: &InodeRecord,
         result: &mut Final,
     ) -> Result<(), MergeError> {
-        if object.exists.theirs {
-            let (_, theirs) = self.side_version(Side::Theirs, identity).await?;
-            if theirs == result.record {
+        let mut latest = None;
+        let mut are_entries_new = result.record.stat.is_dir();
+        for side in Side::BOTH {
+            if !*object.exists.of(side) {
+                continue;
+            }
+            let (_, mut there) = self.side_version(side, identity).await?;
+            let is_same_entry = |slot: &Slot| {
+                let entry = slot.held(Origin::Of(side)).map(|entry| entry.inode);
+                slot.claims.first().copied() == entry
+            };
+            let same_entries = self.slots.in_dir(identity).all(is_same_entry);
+            are_entries_new &= !same_entries;
+            latest = latest.max(Some(there.stat.ctime));
+            // Where it hangs and what number it has are none of its attributes.
+            there.link.clone_from(&result.record.link);
+            there.stat.inode = result.number;
+            if same_entries && there == result.record {
                 return Ok(());
             }
         }
-        let record = &mut result.record;
-        let is_same = InodeRecord {
-            link: before.link.clone(),
-            ..record.clone()
-        } == *before;
-        let is_same_entry = |slot: &Slot| {
-            let entry = slot.claims.first().map(|claim| self.number(*claim));
-            let old = self.side_entry(Side::Ours, slot.dir, &slot.name);
-            entry == old.map(|entry| entry.inode)
-        };
-        let same_entries = self.slots.in_dir(identity).all(is_same_entry);
-        if (!is_same || !same_entries) && record.stat.ctime <= before.stat.ctime {
-            record.stat.ctime = before.stat.ctime.tick();
-        }
-        // Entries as no side had them came together now.
-        let differs = |side: Side| {
-            self.slots.in_dir(identity).any(|slot| {
-                let entry = slot.held(Origin::Of(side)).map(|entry| entry.inode);
-                slot.claims.first().copied() != entry
-            })
-        };
-        if Side::BOTH.into_iter().all(differs) {
-            record.stat.mtime = record.stat.ctime;
+        let stat = &mut result.record.stat;
+        if let Some(latest) = latest {
+            stat.ctime = stat.ctime.max(latest.tick());
+            if are_entries_new {
+                stat.mtime = stat.ctime;
+            }
         }
         Ok(())
     }

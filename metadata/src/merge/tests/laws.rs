@@ -383,3 +383,19 @@ fn of_two_replaced_names_both_sides_take_the_same() {
     three.theirs.save("b", "z").unwrap();
     assert_eq!(check_both(&mut three), 0);
 }
+/// Found by `merging_goes_on`: a directory that got a name beside another, and looked as theirs.
+#[test]
+fn a_directory_that_is_as_no_side_has_it_has_its_own_time() {
+    let mut base = Fs::new();
+    base.mkdir("d").unwrap();
+    base.write("d/f", "x").unwrap();
+    let (mut ours, mut theirs) = (base.fork(2), base.fork(3));
+    ours.write("d/f", "y").unwrap();
+    theirs.write("d/f", "z").unwrap();
+    theirs.mkdir("d/e").unwrap();
+    let keep = options(Policy::KeepBoth);
+    let (mut result, _) = merge_with(&mut base, &mut ours, &mut theirs, &keep);
+    let stat = |fs: &mut Fs| fs.tree()["d"].record.stat;
+    let (merged, before) = (stat(&mut result), stat(&mut theirs));
+    assert!(merged.ctime > before.ctime && merged.mtime > before.mtime);
+}
