@@ -249,6 +249,46 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn handles_outlive_one_rotation_of_keys() {
+        let root = tempfile::tempdir().unwrap();
+        let server = Server::start(root.path(), "127.0.0.1:0");
+        let (address, path) = (
+            server.text("nfs_address").to_owned(),
+            path_of(&server.ready),
+        );
+        let path = path.to_owned();
+        let mut mount = server.mount(&path).await.unwrap();
+        let old = create(&mut mount, b"f").await.unwrap();
+        let rotate = || {
+            let mut command = Command::new(binary());
+            let args = ["--json", "keys", "rotate", "--data-dir"];
+            command.args(args).arg(root.path()).output().unwrap()
+        };
+        // Not under a running server, which would go on with the old ones.
+        assert_eq!(rotate().status.code(), Some(3));
+        let (root_handle, mut server) = (mount.root_nfs_fh3(), server);
+        for stale in [None, Some(nfsstat3::NFS3ERR_STALE)] {
+            server.child.kill().unwrap();
+            server.child.wait().unwrap();
+            let rotated = rotate();
+            assert!(rotated.status.success(), "{rotated:?}");
+            server = Server::start(root.path(), &address);
+            let mut mount = server.mount(&path).await.unwrap();
+            for handle in [&root_handle, &old] {
+                let object = handle.clone();
+                let found = match mount.getattr(&GETATTR3args { object }).await.unwrap() {
+                    Nfs3Result::Ok(_) => None,
+                    Nfs3Result::Err((status, _)) => Some(status),
+                };
+                assert_eq!(found, stale);
+            }
+            // New mounts have new handles.
+            assert_ne!(mount.root_nfs_fh3(), root_handle);
+            assert_eq!(root_status(&mut mount).await, None);
+        }
+    }
+
+    #[tokio::test]
     async fn tickets_grant_what_they_say() {
         let root = tempfile::tempdir().unwrap();
         let server = Server::start(root.path(), "127.0.0.1:0");

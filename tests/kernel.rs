@@ -197,6 +197,19 @@ fn errors() {
     Run::of("errors", &[]).passes();
 }
 
+/// Writers get ENOSPC, nothing is harmed, and room is used again without a restart.
+#[test]
+fn full_disk() {
+    Run::of("full-disk", &[])
+        .options(&[
+            "--data-size",
+            "320m",
+            "--after",
+            "{bin} check --data-dir {data}",
+        ])
+        .passes();
+}
+
 #[test]
 fn mount_time() {
     Run::of("mount-time", &["20"]).passes();

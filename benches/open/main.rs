@@ -94,6 +94,8 @@ impl Spread {
 #[derive(Debug, Serialize)]
 struct Row {
     files: u64,
+    /// Path to mount the session that holds the files.
+    mount_path: String,
     fill_seconds: f64,
     /// The API call that opens another session of the workspace.
     open: Spread,
@@ -165,6 +167,7 @@ impl Bench {
         }
         Ok(Row {
             files,
+            mount_path: filled,
             fill_seconds: fill.as_secs_f64(),
             open: Spread::of(open),
             mount_new: Spread::of(mount_new),

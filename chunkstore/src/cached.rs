@@ -8,7 +8,7 @@ use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
 use crate::counters::Counters;
-use crate::{ChunkError, ChunkFuture, ChunkStore, Domain};
+use crate::{ChunkError, ChunkFuture, ChunkStore, Domain, Hold};
 
 /// What an entry takes besides its content, roughly: key, table slot, allocation.
 const ENTRY_OVERHEAD_BYTES: u64 = 128;
@@ -129,6 +129,14 @@ impl ChunkStore for CachedStore {
             self.counters.hits.increment();
         }
         found
+    }
+
+    fn hold(&self) -> Hold {
+        self.inner.hold()
+    }
+
+    fn touch(&self, domain: DomainId, id: ChunkId) {
+        self.inner.touch(domain, id);
     }
 
     fn available_bytes(&self) -> Option<u64> {

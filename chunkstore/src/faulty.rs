@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{ChunkId, Clock};
+use base::{ChunkId, Clock, DomainId};
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use crate::{ChunkError, ChunkFuture, ChunkStore, Domain};
+use crate::{ChunkError, ChunkFuture, ChunkStore, Domain, Hold};
 
 /// The calls that can be made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,6 +142,14 @@ impl ChunkStore for FaultyStore {
         self.inner.cached(domain, id)
     }
 
+    fn hold(&self) -> Hold {
+        self.inner.hold()
+    }
+
+    fn touch(&self, domain: DomainId, id: ChunkId) {
+        self.inner.touch(domain, id);
+    }
+
     fn available_bytes(&self) -> Option<u64> {
         if self.plan.lock().full {
             return Some(0);
@@ -161,7 +169,7 @@ mod tests {
     use crate::memory::MemoryStore;
 
     const DOMAIN: Domain = Domain {
-        id: base::DomainId::new(1),
+        id: DomainId::new(1),
         key: [1; 32],
     };
 

@@ -11,6 +11,7 @@ pub mod conformance;
 pub mod counters;
 #[cfg(any(test, feature = "testing"))]
 pub mod faulty;
+mod hold;
 pub mod local;
 pub mod memory;
 
@@ -19,6 +20,8 @@ use std::pin::Pin;
 
 use base::{ChunkId, DomainId};
 use bytes::Bytes;
+
+pub use self::hold::Hold;
 
 /// A future of a store call.
 pub type ChunkFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, ChunkError>> + Send + 'a>>;
@@ -75,6 +78,9 @@ pub trait ChunkStore: Debug + Send + Sync + 'static {
     /// The chunk can be read at once. It is durable only after a [`ChunkStore::sync`] that
     /// began after this returned.
     ///
+    /// Unless a [`ChunkStore::hold`] that was taken before is kept until what refers to the chunk is
+    /// durable, a collection may take it again.
+    ///
     /// # Cancellation
     ///
     /// Safe to drop: at worst an unreferenced chunk is left for the sweep.
@@ -93,6 +99,16 @@ pub trait ChunkStore: Debug + Send + Sync + 'static {
 
     /// The content if it is in memory: no I/O, no await.
     fn cached(&self, domain: Domain, id: ChunkId) -> Option<Bytes>;
+
+    /// Keeps collections from taking what is put or touched from now on, as long as the hold lives.
+    /// Costs next to nothing. A store that is never collected gives holds that do nothing.
+    fn hold(&self) -> Hold {
+        Hold::none()
+    }
+
+    /// Says that a reference to a chunk is about to be made without putting it: copied from a
+    /// reference that exists. Under a hold, and while the other reference still exists.
+    fn touch(&self, _domain: DomainId, _id: ChunkId) {}
 
     /// Bytes that can still be stored, if the store knows: the free space of its device less its
     /// reserve. Cheap enough to ask for each call that allocates.

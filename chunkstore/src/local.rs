@@ -4,19 +4,26 @@
 //! pack that is full a side index (`pack-N.idx`), which saves reading it at start. An index in
 //! memory knows where each chunk lies. `docs/formats.md` has the formats.
 //!
+//! What nobody refers to any more is collected: `docs/design/0002-collection.md`.
+//!
 //! Locks, in the order they are taken: the flush, the writer, a shard of the index. The writer's
 //! lock is held while a record is written and never during a flush.
 
+mod collect;
+mod compact;
 mod device;
 mod index;
 mod open;
 mod pack;
+mod reader;
 mod sidecar;
 mod space;
 mod verify;
 mod writer;
 
+pub use self::collect::{Begun, Freed, Marked, Marking, Survey, Sweep, Thoroughness};
 pub use self::open::OpenError;
+pub use self::reader::{LocalReader, TornTail, UnreadablePack};
 pub use self::verify::{Verified, VerifyCounts};
 
 use std::path::Path;
@@ -37,7 +44,8 @@ use self::writer::{Shelf, Writer};
 
 use crate::chunk::Record;
 use crate::counters::Counters;
-use crate::{ChunkError, ChunkFuture, ChunkStore, Domain};
+use crate::hold::Holds;
+use crate::{ChunkError, ChunkFuture, ChunkStore, Domain, Hold};
 
 /// Shortest length at which a pack counts as full: room for the largest chunk.
 pub const PACK_BYTES_MIN: u64 = 2 * 1024 * 1024;
@@ -107,8 +115,17 @@ struct Shared {
     puts: Arc<Semaphore>,
     gets: Arc<Semaphore>,
     free: FreeSpace,
+    reserve_bytes: u64,
+    pack_bytes: u32,
+    clock: Arc<dyn Clock>,
+    holds: Arc<Holds>,
+    /// Locked by the collection that runs.
+    collecting: Arc<AsyncMutex<()>>,
     stored_bytes: AtomicU64,
     counters: Counters,
+    /// What a test makes collections do wrong.
+    #[cfg(test)]
+    mutation: Option<collect::Mutation>,
 }
 
 #[derive(Debug)]
@@ -139,17 +156,30 @@ impl LocalStore {
         options: LocalOptions,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, OpenError> {
+        let pack_bytes = options.pack_bytes.clamp(PACK_BYTES_MIN, PACK_BYTES_MAX);
+        // The clamp keeps it in range.
+        let pack_bytes = u32::try_from(pack_bytes).unwrap_or(u32::MAX);
+        let shared = Self::open_shared(directory, pack_bytes, options, clock)?;
+        Ok(Self {
+            shared: Arc::new(shared),
+        })
+    }
+
+    fn open_shared(
+        directory: &Path,
+        pack_bytes: u32,
+        options: LocalOptions,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Shared, OpenError> {
         let LocalOptions {
-            pack_bytes,
+            pack_bytes: _,
             reserve_bytes,
             puts_in_flight,
             gets_in_flight,
         } = options;
-        let pack_bytes = pack_bytes.clamp(PACK_BYTES_MIN, PACK_BYTES_MAX);
-        // The clamp keeps it in range.
-        let opened = open::open(directory, u32::try_from(pack_bytes).unwrap_or(u32::MAX))?;
+        let opened = open::open(directory, pack_bytes)?;
         let permits = |wanted: usize| Arc::new(Semaphore::new(wanted.clamp(1, 512)));
-        let shared = Shared {
+        Ok(Shared {
             shelf: opened.shelf,
             writer: Mutex::new(opened.writer),
             flushed: Arc::new(AsyncMutex::new(Flushed {
@@ -159,12 +189,16 @@ impl LocalStore {
             flushes_begun: AtomicU64::new(0),
             puts: permits(puts_in_flight),
             gets: permits(gets_in_flight),
-            free: FreeSpace::new(reserve_bytes, clock),
+            free: FreeSpace::new(reserve_bytes, Arc::clone(&clock)),
+            reserve_bytes,
+            pack_bytes,
+            clock,
+            holds: Arc::default(),
+            collecting: Arc::default(),
             stored_bytes: AtomicU64::new(opened.stored_bytes),
             counters: Counters::default(),
-        };
-        Ok(Self {
-            shared: Arc::new(shared),
+            #[cfg(test)]
+            mutation: None,
         })
     }
 
@@ -205,12 +239,21 @@ impl Shared {
         (self.shelf.index.find(key)).filter(|location| !location.damaged)
     }
 
+    /// The same for a `put`, which relies on the chunk: collections leave it alone.
+    fn whole_and_marked(&self, key: Key) -> Option<Location> {
+        #[cfg(test)]
+        if self.mutation == Some(collect::Mutation::IgnoreDedup) {
+            return self.whole(key);
+        }
+        (self.shelf.index.find_and_mark(key)).filter(|location| !location.damaged)
+    }
+
     /// Blocks.
     fn put(&self, domain: Domain, content: Bytes) -> Result<Stored, ChunkError> {
         let plain_len = content.len();
         let id = domain.chunk_id(&content);
         let key = Key::new(domain.id, id);
-        let stored = match self.whole(key) {
+        let stored = match self.whole_and_marked(key) {
             Some(_) => None,
             None => self.append(key, &Record::new(domain, id, content)?)?,
         };
@@ -230,7 +273,7 @@ impl Shared {
     fn append(&self, key: Key, record: &Record) -> Result<Option<usize>, ChunkError> {
         let len = record_bytes(record.header.stored_bytes);
         let mut writer = self.writer.lock();
-        if self.whole(key).is_some() {
+        if self.whole_and_marked(key).is_some() {
             return Ok(None);
         }
         let appended = writer.append(&self.shelf, record);
@@ -254,11 +297,17 @@ impl Shared {
             let Some(location) = self.shelf.index.find(key) else {
                 return Err(ChunkError::NotFound(id));
             };
-            if let Some(plain) = self.read(domain, id, location)? {
+            let read = self.read(domain, id, location);
+            if let Ok(Some(plain)) = read {
                 self.counters.misses.increment();
                 self.counters.read_bytes.add_len(plain.len());
                 return Ok(plain);
             }
+            if self.shelf.index.find(key).map(|now| now.place) != Some(location.place) {
+                // A collection moved or took it while it was read, or it was stored again.
+                continue;
+            }
+            read?;
             if self.shelf.index.mark_damaged(key, location.place) {
                 if !location.damaged {
                     tracing::error!(%id, domain = %domain.id, pack = location.place.pack,
@@ -266,7 +315,6 @@ impl Shared {
                 }
                 return Err(ChunkError::Corrupt(id));
             }
-            // It was stored again elsewhere while it was read.
         }
         Err(ChunkError::Unavailable("chunk keeps moving".into()))
     }
@@ -386,6 +434,22 @@ impl ChunkStore for LocalStore {
     /// Always `None`: this store keeps no content in memory.
     fn cached(&self, _domain: Domain, _id: ChunkId) -> Option<Bytes> {
         None
+    }
+
+    fn hold(&self) -> Hold {
+        #[cfg(test)]
+        if self.shared.mutation == Some(collect::Mutation::IgnoreHolds) {
+            return Hold::none();
+        }
+        self.shared.holds.take()
+    }
+
+    fn touch(&self, domain: DomainId, id: ChunkId) {
+        #[cfg(test)]
+        if self.shared.mutation == Some(collect::Mutation::IgnoreTouch) {
+            return;
+        }
+        self.shared.shelf.index.find_and_mark(Key::new(domain, id));
     }
 
     fn available_bytes(&self) -> Option<u64> {

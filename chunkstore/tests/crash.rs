@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use base::{ChunkId, DomainId, SystemClock, Tasks};
 use bytes::Bytes;
-use chunkstore::local::{LocalOptions, LocalStore, PACK_BYTES_MIN};
+use chunkstore::local::{LocalOptions, LocalStore, Marked, PACK_BYTES_MIN, Thoroughness};
 use chunkstore::{ChunkError, ChunkStore, Domain};
 
 const DIR_VARIABLE: &str = "CHUNKSTORE_TEST_DIR";
@@ -121,6 +121,97 @@ async fn acknowledged_chunks_survive_kills() {
         assert_eq!((summary.damaged, summary.unreadable_packs), (0, 0));
         assert!(summary.intact >= u64::try_from(durable.len()).unwrap());
     }
+}
+
+/// Stores chunks and collects without pause until it is killed. Says of each chunk when it is
+/// durable, and when it is given up, before it is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn child_that_is_killed_while_it_collects() {
+    let Some(dir) = child_dir() else { return };
+    let round: u64 = std::env::var(ROUND_VARIABLE).unwrap().parse().unwrap();
+    let store = open(&dir, 0);
+    let mut live: Vec<u64> = Vec::new();
+    let say = |what: &str, seeds: &[u64]| {
+        let mut out = std::io::stdout().lock();
+        for seed in seeds {
+            writeln!(out, "{what} {seed}").unwrap();
+        }
+        out.flush().unwrap();
+    };
+    for batch in 0.. {
+        let hold = store.hold();
+        let seeds: Vec<_> = (0..60).map(|n| (round << 32) + batch * 60 + n).collect();
+        for seed in &seeds {
+            store.put(DOMAIN, content(*seed)).await.unwrap();
+        }
+        store.sync().await.unwrap();
+        live.extend(&seeds);
+        drop(hold);
+        say("durable", &seeds);
+        let (kept, dropped) = live.iter().partition(|seed| *seed % 3 == batch % 3);
+        live = kept;
+        say("dropped", &dropped);
+        let marking = store.begin_collection().unwrap().try_settled().unwrap();
+        for seed in &live {
+            let id = DOMAIN.chunk_id(&content(*seed));
+            assert_eq!(marking.mark(DOMAIN.id, id), Marked::Stored);
+        }
+        let mut sweep = marking.sweep(Thoroughness::High).await.unwrap();
+        while sweep.step().await.unwrap().is_some() {
+            say("step", &[batch]);
+        }
+    }
+}
+
+/// What was durable and not given up is there after a kill in the middle of a collection.
+#[tokio::test]
+async fn live_chunks_survive_kills_of_collections() {
+    let mut steps_seen = 0;
+    for round in 0..KILL_ROUNDS {
+        // Each round begins with nothing: the child knows only what it stored itself.
+        let dir = tempfile::tempdir().unwrap();
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "child_that_is_killed_while_it_collects",
+                "--nocapture",
+            ])
+            .env(DIR_VARIABLE, dir.path())
+            .env(ROUND_VARIABLE, round.to_string())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let steps_wanted = 1 + round % 7;
+        let (mut live, mut steps) = (std::collections::BTreeSet::new(), 0);
+        for line in BufReader::new(child.stdout.take().unwrap()).lines() {
+            let line = line.unwrap();
+            let words: Vec<_> = line.split(' ').collect();
+            match words[..] {
+                ["durable", seed] => drop(live.insert(seed.parse::<u64>().unwrap())),
+                ["dropped", seed] => drop(live.remove(&seed.parse().unwrap())),
+                ["step", _] => {
+                    steps += 1;
+                    if steps == steps_wanted {
+                        child.kill().unwrap();
+                    }
+                }
+                _ => {}
+            }
+        }
+        child.wait().unwrap();
+        assert!(steps >= steps_wanted, "the child ended early");
+        steps_seen += steps;
+        let store = open(dir.path(), 0);
+        assert!(!live.is_empty());
+        for seed in live {
+            let content = content(seed);
+            let read = store.get(DOMAIN, DOMAIN.chunk_id(&content)).await;
+            assert!(read.as_ref() == Ok(&content), "round {round}, seed {seed}");
+        }
+        let summary = store.verify(|_| ());
+        assert_eq!((summary.damaged, summary.unreadable_packs), (0, 0));
+    }
+    assert!(steps_seen >= KILL_ROUNDS);
 }
 
 /// Fills a small device, makes room, and goes on.

@@ -38,9 +38,28 @@ pub enum Command {
     Session(SessionCommand),
     /// Mount a session on a directory, or print how.
     Mount(Mount),
+    /// Remove file content that nothing refers to. A server does that by itself, too, when space is
+    /// short, and from time to time.
+    Gc(Gc),
     /// Check everything in a data directory that no server uses; changes nothing. Exit code 1 if
     /// there is something wrong.
     Check(Check),
+    /// Change the keys that sign file handles.
+    #[command(subcommand)]
+    Keys(KeysCommand),
+}
+
+/// What to do with the keys that sign file handles.
+#[derive(Debug, Subcommand)]
+pub enum KeysCommand {
+    /// Make a new key, in a data directory that no server uses. Mounts go on with the handles that
+    /// they have until the next rotation: rotate again only when what was mounted before this one
+    /// has been unmounted.
+    Rotate {
+        /// The data directory.
+        #[arg(long, env = "HOLDFAST_DATA_DIR", value_name = "DIR", default_value = DATA_DIR_DEFAULT)]
+        data_dir: PathBuf,
+    },
 }
 
 /// Arguments of `up`.
@@ -120,6 +139,9 @@ pub enum WorkspaceCommand {
 pub enum SessionCommand {
     /// Open a session and print how to mount it.
     Open(OpenArgs),
+    /// Fork a session as it is now, with all that its clients have written, and print how to mount
+    /// the fork.
+    Fork(ForkArgs),
     /// List sessions.
     Ls {
         /// Those of this workspace only.
@@ -168,6 +190,32 @@ pub struct OpenArgs {
     #[arg(long, value_name = "NAME", default_value = "")]
     pub run: String,
     /// It ends by itself after this time.
+    #[arg(long, value_name = "DURATION")]
+    pub ttl: Option<Period>,
+    /// The server.
+    #[command(flatten)]
+    pub server: ServerArgs,
+}
+
+/// Arguments of `session fork`.
+#[derive(Debug, Args)]
+pub struct ForkArgs {
+    /// The session to fork.
+    pub session: String,
+    /// Refuse every change in the fork.
+    #[arg(long)]
+    pub read_only: bool,
+    /// Whose identity calls run as: `passthrough`, `root-squash` or `all-squash=UID:GID` [default:
+    /// the source's]
+    #[arg(long, value_name = "RULE")]
+    pub identity: Option<String>,
+    /// The agent that forks it.
+    #[arg(long, value_name = "NAME", default_value = "")]
+    pub agent: String,
+    /// The run it belongs to.
+    #[arg(long, value_name = "NAME", default_value = "")]
+    pub run: String,
+    /// The fork ends by itself after this time.
     #[arg(long, value_name = "DURATION")]
     pub ttl: Option<Period>,
     /// The server.
@@ -228,6 +276,17 @@ pub struct Mount {
     /// What the mount's ticket grants.
     #[command(flatten)]
     pub grant: Grant,
+    /// The server.
+    #[command(flatten)]
+    pub server: ServerArgs,
+}
+
+/// Arguments of `gc`.
+#[derive(Debug, Args)]
+pub struct Gc {
+    /// Only find out what could be removed.
+    #[arg(long)]
+    pub dry_run: bool,
     /// The server.
     #[command(flatten)]
     pub server: ServerArgs,

@@ -40,6 +40,9 @@ impl Client {
     /// No server uses the directory, or it cannot be read; or there is no token for `api`. The one
     /// in the data directory is for the server on this machine, and shown to nobody else.
     pub fn find(api: Option<&str>, token: Option<&str>, data_dir: &Path) -> Result<Self, Failure> {
+        // An empty variable is as good as none.
+        let api = api.filter(|api| !api.is_empty());
+        let token = token.filter(|token| !token.is_empty());
         let (base, token, control) = match (api, token) {
             (Some(api), Some(token)) => (api.to_owned(), token.to_owned(), None),
             (Some(api), None) => return Err(no_token(api)),
@@ -54,6 +57,14 @@ impl Client {
         } else {
             format!("http://{base}")
         };
+        let is_address = base
+            .strip_prefix("http://")
+            .is_some_and(|rest| !rest.is_empty())
+            && base.parse::<ureq::http::Uri>().is_ok();
+        if !is_address {
+            let message = format!("{base:?} is no address of an API: give it as http://HOST:PORT");
+            return Err(Failure::new(FailureKind::Usage, message));
+        }
         let config = ureq::Agent::config_builder()
             .timeout_global(Some(PATIENCE))
             .http_status_as_error(false)

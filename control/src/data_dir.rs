@@ -5,6 +5,7 @@
 //! | `LOCK` | locked by the server that uses the directory; its process id |
 //! | `FORMAT` | what the directory is, and its version |
 //! | `meta.redb` | the metadata store |
+//! | `meta.redb.seen` | the newest commit to it that was acknowledged |
 //! | `chunks/` | file content |
 //! | `api-token` | the token of commands on this machine |
 //! | `session.json` | the session that `holdfast up` serves, and its mount ticket |
@@ -15,6 +16,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use base::SessionId;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -86,13 +88,7 @@ impl DataDir {
     pub fn open_or_create(path: &Path) -> Result<Self, Failure> {
         match DirBuilder::new().recursive(true).mode(0o700).create(path) {
             Ok(()) => check_fresh(path)?,
-            Err(error) => {
-                let doing = format_args!(
-                    "make data directory {}: choose another with --data-dir, or mend this",
-                    path.display()
-                );
-                return Err(Failure::io(doing, &error));
-            }
+            Err(error) => return Err(cannot("make", path, &error)),
         }
         let dir = Self::lock(path, &at(path, LOCK))?;
         if !dir.check_format()? {
@@ -112,26 +108,52 @@ impl DataDir {
         Ok(dir)
     }
 
-    /// Takes a directory that exists.
+    /// Takes a directory that has been used, to look at it: nothing in it is changed.
     ///
     /// # Errors
     ///
-    /// As [`DataDir::open_or_create`], and if there is none.
-    pub fn open(path: &Path) -> Result<Self, Failure> {
-        if !at(path, FORMAT).exists() {
-            let message = format!(
-                "{} is not a Holdfast data directory: name one with --data-dir",
-                path.display()
-            );
-            return Err(Failure::new(FailureKind::NotFound, message));
-        }
-        let dir = Self::lock(path, &at(path, LOCK))?;
-        dir.check_format()?;
+    /// There is none, a server uses it, it is of another version, or its metadata store is missing.
+    pub fn look_at(path: &Path) -> Result<Self, Failure> {
+        require_used(path)?;
+        // A copy may have come without the lock. What locks as well is the directory itself.
+        let lock = File::open(at(path, LOCK))
+            .or_else(|_| File::open(path))
+            .map_err(|error| cannot("read", path, &error))?;
+        take_lock(path, &lock)?;
+        let dir = Self {
+            path: path.to_owned(),
+            _lock: lock,
+        };
+        dir.check_used()?;
         Ok(dir)
     }
 
+    /// Takes a directory that has been used, to change it.
+    ///
+    /// # Errors
+    ///
+    /// As [`DataDir::look_at`].
+    pub fn open(path: &Path) -> Result<Self, Failure> {
+        require_used(path)?;
+        let dir = Self::lock(path, &at(path, LOCK))?;
+        dir.check_used()?;
+        Ok(dir)
+    }
+
+    /// Refuses a directory without a metadata store: opening that would make it.
+    fn check_used(&self) -> Result<(), Failure> {
+        self.check_format()?;
+        if self.metadata().exists() {
+            return Ok(());
+        }
+        let message = format!(
+            "{} holds nothing yet: its first server has not come as far",
+            self.path.display()
+        );
+        Err(Failure::new(FailureKind::NotFound, message))
+    }
+
     fn lock(path: &Path, lock_path: &Path) -> Result<Self, Failure> {
-        let doing = format!("use data directory {}", path.display());
         let mut lock = OpenOptions::new()
             .read(true)
             .write(true)
@@ -139,17 +161,12 @@ impl DataDir {
             .truncate(false)
             .mode(0o600)
             .open(lock_path)
-            .map_err(|error| Failure::io(&doing, &error))?;
-        let exclusive = rustix::fs::FlockOperation::NonBlockingLockExclusive;
-        match rustix::fs::flock(&lock, exclusive) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => return Err(in_use(path, &lock)),
-            Err(error) => return Err(Failure::io(&doing, &error.into())),
-        }
+            .map_err(|error| cannot("write to", path, &error))?;
+        take_lock(path, &lock)?;
         let pid = std::process::id();
         lock.set_len(0)
             .and_then(|()| writeln!(lock, "{pid}"))
-            .map_err(|error| Failure::io(&doing, &error))?;
+            .map_err(|error| cannot("write to", path, &error))?;
         Ok(Self {
             path: path.to_owned(),
             _lock: lock,
@@ -223,7 +240,12 @@ impl DataDir {
     ///
     /// The file cannot be read.
     pub fn session(&self) -> Result<Option<SessionFile>, Failure> {
-        read_json(&self.at(SESSION))
+        let file: Option<SessionFile> = read_json(&self.at(SESSION))?;
+        let id = file.as_ref().map(|file| file.session.parse::<SessionId>());
+        if let Some(Err(error)) = id {
+            return Err(damaged(&self.at(SESSION), &error));
+        }
+        Ok(file)
     }
 
     /// Keeps the session.
@@ -279,7 +301,11 @@ impl DataDir {
             std::fs::rename(&temporary, &path)?;
             File::open(&self.path)?.sync_all()
         };
-        write().map_err(|error| Failure::io(format_args!("write {}", path.display()), &error))
+        write().map_err(|error| {
+            // A remainder is overwritten by the next attempt, so a failure here changes nothing.
+            drop(std::fs::remove_file(&temporary));
+            Failure::io(format_args!("write {}", path.display()), &error)
+        })
     }
 }
 
@@ -292,15 +318,24 @@ pub fn read_control(path: &Path) -> Result<Option<ControlFile>, Failure> {
     read_json(&at(path, CONTROL))
 }
 
-/// Refuses a directory that something else has filled, before anything is written to it.
-fn check_fresh(path: &Path) -> Result<(), Failure> {
-    let doing = format!(
-        "read data directory {}: choose another with --data-dir, or mend this",
+/// Refuses what is no data directory, before anything is made in it.
+fn require_used(path: &Path) -> Result<(), Failure> {
+    let there = at(path, FORMAT).try_exists();
+    if there.map_err(|error| cannot("read", path, &error))? {
+        return Ok(());
+    }
+    let message = format!(
+        "{} is not a Holdfast data directory: name one with --data-dir",
         path.display()
     );
-    let entries = std::fs::read_dir(path).map_err(|error| Failure::io(&doing, &error))?;
+    Err(Failure::new(FailureKind::NotFound, message))
+}
+
+/// Refuses a directory that something else has filled, before anything is written to it.
+fn check_fresh(path: &Path) -> Result<(), Failure> {
+    let entries = std::fs::read_dir(path).map_err(|error| cannot("read", path, &error))?;
     for entry in entries {
-        let entry = entry.map_err(|error| Failure::io(&doing, &error))?;
+        let entry = entry.map_err(|error| cannot("read", path, &error))?;
         let name = entry.file_name();
         // What a first start leaves that ended early.
         let is_start = name == LOCK || name == temporary(FORMAT).as_str();
@@ -315,6 +350,41 @@ fn check_fresh(path: &Path) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Why the directory cannot be used, and what to do.
+fn cannot(verb: &str, path: &Path, error: &std::io::Error) -> Failure {
+    let shown = path.display();
+    let todo = match error.kind() {
+        ErrorKind::AlreadyExists | ErrorKind::NotADirectory => {
+            let message = format!(
+                "{verb} data directory {shown}: it, or what should be a directory above it, is a \
+                 file; name a directory with --data-dir ({error})"
+            );
+            return Failure::new(FailureKind::Conflict, message);
+        }
+        ErrorKind::PermissionDenied => "run as the user that it belongs to",
+        ErrorKind::ReadOnlyFilesystem => "its file system is mounted read-only: mount it writable",
+        ErrorKind::NotFound => "make the directories above it",
+        _ => "mend this",
+    };
+    let failure = Failure::io(format_args!("{verb} data directory {shown}"), error);
+    Failure::new(
+        failure.kind,
+        format_args!("{failure}; {todo}, or choose another with --data-dir"),
+    )
+}
+
+fn take_lock(path: &Path, lock: &File) -> Result<(), Failure> {
+    let exclusive = rustix::fs::FlockOperation::NonBlockingLockExclusive;
+    match rustix::fs::flock(lock, exclusive) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(in_use(path, lock)),
+        Err(error) => {
+            let doing = format_args!("lock data directory {}", path.display());
+            Err(Failure::io(doing, &error.into()))
+        }
+    }
 }
 
 fn in_use(path: &Path, lock: &File) -> Failure {
@@ -357,8 +427,18 @@ fn read_small(path: &Path) -> Result<Option<String>, Failure> {
 }
 
 fn damaged(path: &Path, why: &dyn std::fmt::Display) -> Failure {
+    let todo = match path.file_name().and_then(|name| name.to_str()) {
+        Some(SESSION) => {
+            "restore it from a backup, or move it away: then `holdfast up` makes a new session. The \
+             old one and its files are still there: `holdfast session ls` lists it, and `holdfast \
+             session ticket` makes a mount path for it"
+        }
+        Some(API_TOKEN) => "move it away: the next start makes a new token",
+        Some(CONTROL) => "restart the server, which writes it anew",
+        _ => "restore it from a backup",
+    };
     Failure::error(format_args!(
-        "{} is damaged: {why}; restore it from a backup",
+        "{} is damaged: {why}; {todo}; nothing was changed",
         path.display()
     ))
 }
@@ -381,7 +461,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("a/b");
         assert_eq!(
-            DataDir::open(&path).unwrap_err().kind,
+            DataDir::look_at(&path).unwrap_err().kind,
             FailureKind::NotFound
         );
         let dir = DataDir::open_or_create(&path).unwrap();
@@ -390,7 +470,7 @@ mod tests {
         let pid = format!("process {}:", std::process::id());
         assert!(second.message.contains(&pid), "{second}");
         let file = SessionFile {
-            session: "s".into(),
+            session: "0000000000000001".into(),
             ticket: "t".into(),
         };
         assert_eq!(dir.session(), Ok(None));
@@ -398,7 +478,7 @@ mod tests {
         dir.keep_api_token("token").unwrap();
         std::fs::write(dir.metadata(), "x").unwrap();
         drop(dir);
-        let dir = DataDir::open(&path).unwrap();
+        let dir = DataDir::look_at(&path).unwrap();
         assert_eq!(dir.session(), Ok(Some(file)));
         assert_eq!(dir.api_token(), Ok(Some("token".into())));
     }
@@ -458,7 +538,7 @@ mod tests {
         std::fs::remove_file(&metadata).unwrap();
         for refused in [
             DataDir::open_or_create(root.path()).unwrap_err(),
-            DataDir::open(root.path()).unwrap_err(),
+            DataDir::look_at(root.path()).unwrap_err(),
         ] {
             assert!(refused.message.contains("is missing: restore"), "{refused}");
         }

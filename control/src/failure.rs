@@ -27,6 +27,8 @@ pub enum FailureKind {
     Denied,
     /// It may work later.
     Retry,
+    /// A disk is full, or a quota is used up.
+    NoSpace,
 }
 
 impl Failure {
@@ -50,6 +52,7 @@ impl Failure {
             ErrorKind::PermissionDenied => FailureKind::Denied,
             ErrorKind::NotFound => FailureKind::NotFound,
             ErrorKind::AddrInUse | ErrorKind::AlreadyExists => FailureKind::Conflict,
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => FailureKind::NoSpace,
             _ => FailureKind::Error,
         };
         Self::new(kind, format_args!("{doing}: {error}"))
@@ -59,7 +62,7 @@ impl Failure {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self.kind {
-            FailureKind::Error => 1,
+            FailureKind::Error | FailureKind::NoSpace => 1,
             FailureKind::Usage => 2,
             FailureKind::Conflict => 3,
             FailureKind::NotFound => 4,

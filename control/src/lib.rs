@@ -3,6 +3,7 @@
 pub mod api;
 pub mod cli;
 pub mod client;
+mod collector;
 mod commands;
 pub mod data_dir;
 mod expiry;
@@ -17,9 +18,21 @@ pub mod status;
 pub mod types;
 pub mod units;
 
-/// Runs the command line and returns the process's exit code.
+use std::ffi::OsString;
+
+use clap::Parser;
+
+use crate::failure::{Failure, FailureKind};
+
+/// Runs a command line, whose first argument is the program's name, and returns the process's exit
+/// code.
 #[must_use]
-pub fn run(cli: cli::Cli) -> u8 {
+pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let cli = match cli::Cli::try_parse_from(&args) {
+        Ok(cli) => cli,
+        Err(error) => return misused(&args, &error),
+    };
     let json = cli.json;
     match commands::run(cli) {
         Ok(code) => code,
@@ -28,4 +41,25 @@ pub fn run(cli: cli::Cli) -> u8 {
             failure.exit_code()
         }
     }
+}
+
+/// Says what is wrong with a command line, or what was asked for in place of a command: help.
+fn misused(args: &[OsString], error: &clap::Error) -> u8 {
+    if !error.use_stderr() {
+        // A reader that went away is no failure.
+        drop(error.print());
+        return 0;
+    }
+    // What was not understood says no more than that.
+    let options = args.iter().skip(1).take_while(|arg| *arg != "--");
+    let json = options.into_iter().any(|arg| arg == "--json");
+    if !json {
+        drop(error.print());
+        return Failure::new(FailureKind::Usage, "").exit_code();
+    }
+    let text = error.render().to_string();
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    let failure = Failure::new(FailureKind::Usage, text.trim_end());
+    output::failure(&failure, true);
+    failure.exit_code()
 }

@@ -5,16 +5,25 @@ use tracing_subscriber::EnvFilter;
 use crate::failure::{Failure, FailureKind};
 use crate::settings::LogFormat;
 
+/// Understands a filter.
+///
+/// # Errors
+///
+/// It cannot be understood.
+pub(crate) fn parse(filter: &str) -> Result<EnvFilter, Failure> {
+    EnvFilter::try_new(filter).map_err(|error| {
+        let message = format!("log filter {filter:?}: {error}; use a level, as in `info`");
+        Failure::new(FailureKind::Usage, message)
+    })
+}
+
 /// Starts logging what `filter` lets through. Without effect if logging has started already.
 ///
 /// # Errors
 ///
 /// The filter cannot be understood.
 pub(crate) fn start(filter: &str, format: LogFormat) -> Result<(), Failure> {
-    let parsed = EnvFilter::try_new(filter).map_err(|error| {
-        let message = format!("log filter {filter:?}: {error}; use a level, as in `info`");
-        Failure::new(FailureKind::Usage, message)
-    })?;
+    let parsed = parse(filter)?;
     let builder = tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_env_filter(parsed);

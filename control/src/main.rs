@@ -1,7 +1,5 @@
 //! The `holdfast` command.
 
-use clap::Parser;
-
 fn main() -> std::process::ExitCode {
-    std::process::ExitCode::from(control::run(control::cli::Cli::parse()))
+    std::process::ExitCode::from(control::run(std::env::args_os()))
 }

@@ -1,10 +1,13 @@
 //! Metrics as Prometheus reads them. `docs/metrics.md` lists the same names; a test compares.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use chunkstore::cached::CachedStore;
 use chunkstore::local::LocalStore;
 use nfs_gateway::Gateway;
+
+use crate::collector::Collector;
 
 /// What counts.
 #[derive(Debug)]
@@ -12,6 +15,7 @@ pub(crate) struct Counted {
     pub(crate) gateway: Arc<Gateway>,
     pub(crate) local: Arc<LocalStore>,
     pub(crate) cached: Arc<CachedStore>,
+    pub(crate) collector: Arc<Collector>,
 }
 
 /// One number.
@@ -49,6 +53,10 @@ fn number(count: u64) -> f64 {
     float
 }
 
+fn load(count: &AtomicU64) -> f64 {
+    number(count.load(Ordering::Relaxed))
+}
+
 fn size(count: usize) -> f64 {
     number(u64::try_from(count).unwrap_or(u64::MAX))
 }
@@ -76,6 +84,16 @@ const METRICS: &[Metric] = &[
         |g| number(g.gateway.counters().loads.value()),
     ),
     counter(
+        "holdfast_gateway_freezes_total",
+        "Open layers frozen, for forks and snapshots.",
+        |g| number(g.gateway.counters().freezes.value()),
+    ),
+    counter(
+        "holdfast_gateway_folds_total",
+        "Times frozen layers became a tree.",
+        |g| number(g.gateway.counters().folds.value()),
+    ),
+    counter(
         "holdfast_gateway_takeovers_total",
         "Sessions taken into memory.",
         |g| number(g.gateway.counters().takeovers.value()),
@@ -94,6 +112,11 @@ const METRICS: &[Metric] = &[
         "holdfast_gateway_flush_failures_total",
         "Flushes that failed and made the session be loaded anew.",
         |g| number(g.gateway.counters().flush_failures.value()),
+    ),
+    counter(
+        "holdfast_gateway_flushes_refused_total",
+        "Groups of changes that the metadata store had no room for; they were refused.",
+        |g| number(g.gateway.counters().flushes_refused.value()),
     ),
     counter(
         "holdfast_gateway_flush_seconds_total",
@@ -152,6 +175,16 @@ const METRICS: &[Metric] = &[
         "holdfast_transport_connections",
         "Open NFS connections.",
         |g| number(g.gateway.transport().open()),
+    ),
+    gauge(
+        "holdfast_transport_held_bytes",
+        "Memory for calls and replies, beyond 64 KiB a connection.",
+        |g| size(g.gateway.transport().held_bytes.value()),
+    ),
+    gauge(
+        "holdfast_transport_receiving_bytes",
+        "Memory for calls that are still arriving, beyond 32 KiB a connection.",
+        |g| size(g.gateway.transport().receiving_bytes.value()),
     ),
     counter(
         "holdfast_transport_accepted_total",
@@ -231,6 +264,41 @@ const METRICS: &[Metric] = &[
         "holdfast_chunkstore_cache_misses_total",
         "Reads of chunks that had to ask the store.",
         |g| number(g.cached.misses()),
+    ),
+    gauge(
+        "holdfast_chunkstore_holds",
+        "Write-backs that keep collections waiting.",
+        |g| number(g.local.holds()),
+    ),
+    counter(
+        "holdfast_chunkstore_collections_total",
+        "Collections of content that nothing refers to, also those that ended early.",
+        |g| load(&g.collector.counters().collections),
+    ),
+    counter(
+        "holdfast_chunkstore_collection_failures_total",
+        "Collections that ended early.",
+        |g| load(&g.collector.counters().failures),
+    ),
+    counter(
+        "holdfast_chunkstore_collection_seconds_total",
+        "Time spent in collections.",
+        |g| load(&g.collector.counters().micros) / 1e6,
+    ),
+    gauge(
+        "holdfast_chunkstore_live_bytes",
+        "Bytes of chunks that files refer to, as of the last collection.",
+        |g| load(&g.collector.counters().live_bytes),
+    ),
+    counter(
+        "holdfast_chunkstore_freed_bytes_total",
+        "Bytes that collections gave back to the device.",
+        |g| load(&g.collector.counters().freed_bytes),
+    ),
+    counter(
+        "holdfast_chunkstore_copied_bytes_total",
+        "Bytes that collections copied to give back others.",
+        |g| load(&g.collector.counters().copied_bytes),
     ),
 ];
 

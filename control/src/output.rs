@@ -1,22 +1,30 @@
 //! What commands print: results on standard output, failures on standard error.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 
 use serde::Serialize;
 
 use crate::failure::Failure;
 
 /// Prints lines of text. A reader that went away is no failure.
-pub(crate) fn text(text: &str) {
-    write(&mut std::io::stdout().lock(), text);
+///
+/// # Errors
+///
+/// They cannot be written, as on a full disk: whoever wants them does not have them.
+pub(crate) fn text(text: &str) -> Result<(), Failure> {
+    match write(&mut std::io::stdout().lock(), text) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(Failure::io("it was done, but print the result", &error))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Prints one line of JSON.
 pub(crate) fn json<T: Serialize>(value: &T) -> Result<(), Failure> {
     let line = serde_json::to_string(value)
         .map_err(|error| Failure::error(format_args!("print the result: {error}")))?;
-    text(&line);
-    Ok(())
+    text(&line)
 }
 
 /// Prints why a command failed.
@@ -27,26 +35,29 @@ pub(crate) fn failure(failure: &Failure, json: bool) {
     } else {
         format!("holdfast: {failure}")
     };
-    write(&mut std::io::stderr().lock(), &line);
+    drop(write(&mut std::io::stderr().lock(), &line));
 }
 
 /// Prints a note that is no result.
 pub(crate) fn note(line: &str) {
-    write(&mut std::io::stderr().lock(), line);
+    drop(write(&mut std::io::stderr().lock(), line));
 }
 
-fn write(to: &mut impl Write, text: &str) {
-    let written = to
-        .write_all(text.as_bytes())
-        .and_then(|()| to.write_all(b"\n"))
-        .and_then(|()| to.flush());
-    if let Err(error) = written {
-        tracing::debug!(%error, "print");
-    }
+fn write(to: &mut impl Write, text: &str) -> std::io::Result<()> {
+    to.write_all(text.as_bytes())?;
+    to.write_all(b"\n")?;
+    to.flush()
 }
 
 /// Prints a table with a heading, columns as wide as they need to be.
-pub(crate) fn table<const N: usize>(heading: [&str; N], rows: &[[String; N]]) {
+///
+/// # Errors
+///
+/// As [`text`].
+pub(crate) fn table<const N: usize>(
+    heading: [&str; N],
+    rows: &[[String; N]],
+) -> Result<(), Failure> {
     let mut widths = heading.map(str::len);
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {
@@ -65,5 +76,5 @@ pub(crate) fn table<const N: usize>(heading: [&str; N], rows: &[[String; N]]) {
     for row in rows {
         lines.push(line(row.each_ref().map(String::as_str)));
     }
-    text(&lines.join("\n"));
+    text(&lines.join("\n"))
 }

@@ -8,22 +8,31 @@ use base::{Clock, Rng, SystemClock, Tasks, TenantId};
 use chunkstore::cached::CachedStore;
 use chunkstore::local::{LocalOptions, LocalStore};
 use metadata::kv::embedded::{EmbeddedKv, EmbeddedOptions, OpenError};
+use metadata::kv::{Kv, KvError};
 use metadata::record::session::{Identity, SessionState};
-use metadata::store::{NewWorkspace, OpenSession, Store, StoreError};
+use metadata::store::{NewTicket, NewWorkspace, OpenSession, Store, StoreError};
 use nfs_gateway::{Engines, Gateway, GatewayOptions, ServerLimits};
 use serde::Serialize;
 use tokio::net::TcpListener;
 
-use crate::api::{ApiState, BoundedListener, router};
+use crate::api::{ApiState, Serving, router};
+use crate::collector::Collector;
 use crate::data_dir::{ControlFile, DataDir, SessionFile};
 use crate::expiry;
 use crate::failure::{Failure, FailureKind};
 use crate::metrics::Counted;
 use crate::mount_line::{MountKind, MountLine, MountTarget, mount_path};
 use crate::settings::Settings;
+use crate::units::Size;
 
 /// Name of the workspace that the first start of `holdfast up` makes.
 const WORKSPACE: &str = "default";
+
+/// Shortest pack of file content, in bytes: shorter ones would be too many.
+const PACK_BYTES_MIN: u64 = 4 << 20;
+
+/// What a start writes, in bytes, and what the metadata store keeps free to work at all.
+const START_BYTES: u64 = 4 << 20;
 
 /// API calls in flight get this long at shutdown.
 const API_DRAIN: Duration = Duration::from_secs(5);
@@ -77,6 +86,8 @@ pub struct Server {
     gateway: Arc<Gateway>,
     api: Arc<ApiState>,
     calls: Tasks,
+    /// The API's connections.
+    web: Tasks,
     tasks: Tasks,
     clock: Arc<dyn Clock>,
 }
@@ -92,6 +103,14 @@ impl Server {
     ///
     /// Not cancel-safe: what was begun stays half done until the next start.
     pub async fn start(settings: &Settings, furnish: Furnish) -> Result<Self, Failure> {
+        let started = Self::start_in_space(settings, furnish).await;
+        started.map_err(|failure| match failure.kind {
+            FailureKind::NoSpace => no_space(&failure, settings),
+            _ => failure,
+        })
+    }
+
+    async fn start_in_space(settings: &Settings, furnish: Furnish) -> Result<Self, Failure> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let rng = Rng::system().map_err(|error| Failure::io("read random numbers", &error))?;
         let rng = Arc::new(rng);
@@ -131,13 +150,16 @@ impl Server {
             },
         };
         dir.keep_control(&control_file(&ready))?;
+        warn_if_full(&kv, settings);
         let calls = Tasks::new();
+        let tasks = Tasks::new();
+        let collector = start_collector(&kv, &local, &clock, &tasks);
         let counted = Counted {
             gateway: Arc::clone(&gateway),
             local,
             cached,
+            collector,
         };
-        let tasks = Tasks::new();
         expiry::start(
             &tasks,
             store.clone(),
@@ -152,6 +174,7 @@ impl Server {
             gateway,
             api: Arc::new(api),
             calls,
+            web: Tasks::new(),
             tasks,
             clock,
         };
@@ -168,27 +191,9 @@ impl Server {
     fn serve(&self, nfs: TcpListener, web: TcpListener) {
         let gateway = Arc::clone(&self.gateway);
         self.tasks.spawn(async move { gateway.serve(nfs).await });
-        let web = BoundedListener::new(web, Arc::clone(&self.clock));
         let routes = router(Arc::clone(&self.api));
-        let (until, clock) = (self.tasks.clone(), Arc::clone(&self.clock));
-        let (begun, late) = (until.clone(), until);
-        self.tasks.spawn(async move {
-            let served = axum::serve(web, routes)
-                .with_graceful_shutdown(async move { begun.shutdown_begun().await });
-            let over = async {
-                late.shutdown_begun().await;
-                clock.sleep(API_DRAIN).await;
-            };
-            tokio::select! {
-                served = served.into_future() => {
-                    if let Err(error) = served {
-                        tracing::error!(%error, "API listener ended");
-                    }
-                }
-                // Calls that write run on as tasks of their own.
-                () = over => tracing::warn!("API calls did not end in time"),
-            }
-        });
+        let serving = Serving::new(routes, Arc::clone(&self.clock), self.web.clone());
+        self.web.spawn(serving.run(web));
     }
 
     /// Ends the server: what is in flight is answered, what is buffered is stored.
@@ -201,6 +206,12 @@ impl Server {
         self.api.begin_draining();
         self.gateway.shutdown().await;
         self.tasks.begin_shutdown();
+        self.web.begin_shutdown();
+        tokio::select! {
+            () = self.web.join() => {}
+            // Calls that write run on as tasks of their own.
+            () = self.clock.sleep(API_DRAIN) => tracing::warn!("API calls did not end in time"),
+        }
         self.tasks.join().await;
         self.calls.join().await;
         self.dir.remove_control();
@@ -212,6 +223,42 @@ impl Server {
         drop(self.dir);
         tracing::info!("stopped");
     }
+}
+
+/// Tells that there is room to serve, and not for data.
+fn warn_if_full(kv: &EmbeddedKv, settings: &Settings) {
+    if kv.available_bytes() == Some(0) {
+        tracing::warn!(
+            data_dir = %settings.data_dir.display(),
+            disk_reserve = %settings.disk_reserve,
+            "the disk is full but for the reserve: calls that need space fail with ENOSPC until it \
+             has more"
+        );
+    }
+}
+
+/// Says what is full, and how much is needed.
+fn no_space(failure: &Failure, settings: &Settings) -> Failure {
+    let dir = &settings.data_dir;
+    // The directory may not even have been made.
+    let disk = dir.ancestors().find(|path| path.exists());
+    let disk = disk.unwrap_or_else(|| std::path::Path::new("."));
+    let free = match rustix::fs::statvfs(disk) {
+        Ok(stat) => {
+            let free = Size(stat.f_bavail.saturating_mul(stat.f_frsize) >> 10 << 10);
+            format!("has {free} free")
+        }
+        Err(_) => "is full".to_owned(),
+    };
+    let message = format!(
+        "{failure}; the disk of {} {free}: a server needs {} to start, and {} more (disk_reserve) \
+         before it takes data. Give that disk more space, remove other files from it, or use \
+         another --data-dir; what is stored is left as it is",
+        dir.display(),
+        Size(START_BYTES),
+        settings.disk_reserve,
+    );
+    Failure::new(failure.kind, message)
 }
 
 async fn listen(address: SocketAddr, what: &str, flag: &str) -> Result<TcpListener, Failure> {
@@ -253,6 +300,22 @@ async fn open_metadata(
     }
 }
 
+fn start_collector(
+    kv: &Arc<EmbeddedKv>,
+    chunks: &Arc<LocalStore>,
+    clock: &Arc<dyn Clock>,
+    tasks: &Tasks,
+) -> Arc<Collector> {
+    let collector = Collector::new(
+        Arc::<EmbeddedKv>::clone(kv),
+        Arc::clone(chunks),
+        Arc::clone(clock),
+        tasks.clone(),
+    );
+    collector.start();
+    collector
+}
+
 /// The store in `chunks/`, as it is.
 async fn open_chunks(
     dir: &DataDir,
@@ -260,9 +323,13 @@ async fn open_chunks(
     clock: Arc<dyn Clock>,
 ) -> Result<Arc<LocalStore>, Failure> {
     let path = dir.chunks();
+    let defaults = LocalOptions::default();
     let options = LocalOptions {
         reserve_bytes: settings.disk_reserve.0,
-        ..LocalOptions::default()
+        // Half of the reserve: the room for copies must do to rewrite any pack, also when the disk
+        // is full and others have used a part of the reserve.
+        pack_bytes: (settings.disk_reserve.0 / 2).clamp(PACK_BYTES_MIN, defaults.pack_bytes),
+        ..defaults
     };
     let opened = tokio::task::spawn_blocking(move || LocalStore::open(&path, options, clock)).await;
     match opened {
@@ -313,9 +380,17 @@ async fn furnish_session(
     target: &MountTarget,
     clock: &dyn Clock,
 ) -> Result<ReadySession, Failure> {
-    let file = match dir.session()? {
-        Some(file) if is_usable(store, &file, clock).await? => file,
-        _ => {
+    let found = match dir.session()? {
+        Some(file) => usable(store, file, clock).await?,
+        None => None,
+    };
+    let file = match found {
+        Some((file, Kept::Already)) => file,
+        Some((file, Kept::NotYet)) => {
+            dir.keep_session(&file)?;
+            file
+        }
+        None => {
             let file = open_session(store).await?;
             dir.keep_session(&file)?;
             file
@@ -333,18 +408,44 @@ async fn furnish_session(
     })
 }
 
-async fn is_usable(store: &Store, file: &SessionFile, clock: &dyn Clock) -> Result<bool, Failure> {
+/// Whether a session's file says already what it is to say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kept {
+    Already,
+    NotYet,
+}
+
+/// The session of the file, if it is still open. With a new ticket if its own was ended, or is
+/// damaged: what the session holds must not seem lost.
+async fn usable(
+    store: &Store,
+    file: SessionFile,
+    clock: &dyn Clock,
+) -> Result<Option<(SessionFile, Kept)>, Failure> {
     let Ok(id) = file.session.parse() else {
-        return Ok(false);
+        return Ok(None);
     };
-    match store.session(TenantId::DEFAULT, id).await {
-        Ok(info) => {
-            let open = info.record.state == SessionState::Open;
-            Ok(open && !info.is_expired(clock.wall()) && has_ticket(store, file).await?)
-        }
-        Err(StoreError::NotFound { .. }) => Ok(false),
-        Err(error) => Err(of_store(error)),
+    let info = match store.session(TenantId::DEFAULT, id).await {
+        Ok(info) => info,
+        Err(StoreError::NotFound { .. }) => return Ok(None),
+        Err(error) => return Err(of_store(error)),
+    };
+    if info.record.state != SessionState::Open || info.is_expired(clock.wall()) {
+        return Ok(None);
     }
+    if has_ticket(store, &file).await? {
+        return Ok(Some((file, Kept::Already)));
+    }
+    let ticket = NewTicket {
+        expires: info.record.expires,
+        ..NewTicket::of(id)
+    };
+    let ticket = store.create_ticket(TenantId::DEFAULT, ticket).await;
+    let file = SessionFile {
+        ticket: ticket.map_err(of_store)?,
+        ..file
+    };
+    Ok(Some((file, Kept::NotYet)))
 }
 
 async fn has_ticket(store: &Store, file: &SessionFile) -> Result<bool, Failure> {
@@ -400,6 +501,7 @@ pub(crate) fn of_store(error: StoreError) -> Failure {
         StoreError::NotFound { .. } | StoreError::Expired { .. } => FailureKind::NotFound,
         StoreError::Exists { .. } => FailureKind::Conflict,
         StoreError::Invalid { .. } => FailureKind::Usage,
+        StoreError::Unavailable(KvError::NoSpace) => FailureKind::NoSpace,
         StoreError::Unavailable(_) => FailureKind::Retry,
         StoreError::Version { .. } | StoreError::Corrupt { .. } => FailureKind::Error,
     };

@@ -3,6 +3,7 @@
 //! Flag `--data-dir`, variable `HOLDFAST_DATA_DIR` and key `data_dir` are one setting with one
 //! name. `deploy/config/holdfast.toml` lists them all.
 
+use std::io::Read;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,6 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, FailureKind};
+use crate::logging;
 use crate::units::{Period, Size};
 
 /// Where data is kept unless told otherwise.
@@ -120,12 +122,20 @@ impl Given {
         let failed = |error: std::io::Error| {
             Failure::io(format_args!("read configuration file {shown}"), &error)
         };
-        let bytes = std::fs::metadata(path).map_err(failed)?.len();
-        if bytes > CONFIG_BYTES_MAX {
-            let message = format!("configuration file {shown} is too large: {bytes} bytes");
+        // Not by its length: that of a device is 0.
+        let mut bytes = Vec::new();
+        let file = std::fs::File::open(path).map_err(failed)?;
+        let mut bounded = file.take(CONFIG_BYTES_MAX + 1);
+        bounded.read_to_end(&mut bytes).map_err(failed)?;
+        if bounded.limit() == 0 {
+            let message =
+                format!("configuration file {shown} is longer than {CONFIG_BYTES_MAX} bytes");
             return Err(Failure::new(FailureKind::Usage, message));
         }
-        let text = std::fs::read_to_string(path).map_err(failed)?;
+        let text = String::from_utf8(bytes).map_err(|_| {
+            let message = format!("configuration file {shown} is no text");
+            Failure::new(FailureKind::Usage, message)
+        })?;
         Self::parse(&text).map_err(|error| {
             let message = format!("configuration file {shown}: {error}");
             Failure::new(FailureKind::Usage, message)
@@ -209,6 +219,7 @@ impl Settings {
                 self.session_idle
             ));
         }
+        logging::parse(&self.log)?;
         if self.connections_max == 0 {
             return wrong("connections_max is 0: nobody could mount".into());
         }

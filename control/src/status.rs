@@ -5,7 +5,10 @@
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use metadata::kv::KvError;
+use metadata::session::OwnError;
 use metadata::store::StoreError;
+
+use nfs_gateway::FreezeError;
 
 use crate::types::Problem;
 
@@ -52,13 +55,31 @@ impl ApiError {
         Self::new(status, "invalid", detail)
     }
 
+    /// There is no such thing.
+    #[must_use]
+    pub fn not_found(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not-found", detail)
+    }
+
+    /// Something else is in the way.
+    #[must_use]
+    pub fn conflict(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, "conflict", detail)
+    }
+
+    /// The token does not allow it.
+    #[must_use]
+    pub fn forbidden(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "forbidden", detail)
+    }
+
     /// There is no such path.
     #[must_use]
     pub fn no_route() -> Self {
         Self::new(
             StatusCode::NOT_FOUND,
             "not-found",
-            "no such path: the API is under /v1/workspaces and /v1/sessions",
+            "no such path: the API is under /v1/workspaces, /v1/sessions and /v1/gc",
         )
     }
 
@@ -76,6 +97,22 @@ impl ApiError {
     #[must_use]
     pub fn not_ready(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail)
+    }
+}
+
+impl From<FreezeError> for ApiError {
+    fn from(error: FreezeError) -> Self {
+        let detail = error.to_string();
+        let (status, kind) = match error {
+            FreezeError::Own(OwnError::NotFound) => (StatusCode::NOT_FOUND, "not-found"),
+            FreezeError::Own(OwnError::Kv(error)) => of_store(&error),
+            FreezeError::Own(OwnError::Record(_)) | FreezeError::Corrupt => {
+                (StatusCode::INTERNAL_SERVER_ERROR, "corrupt")
+            }
+            FreezeError::NoSpace => (StatusCode::INSUFFICIENT_STORAGE, "no-space"),
+            FreezeError::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
+        };
+        Self::new(status, kind, detail)
     }
 }
 

@@ -5,6 +5,9 @@ use metadata::record::session::{Identity, SessionState};
 use metadata::store::SessionInfo;
 use serde::{Deserialize, Serialize};
 
+/// Digits of a session's number, at most.
+const SESSION_DIGITS_MAX: usize = 16;
+
 /// A workspace to be made.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -54,6 +57,27 @@ pub struct OpenSession {
     #[serde(default)]
     pub run: String,
     /// Seconds until it ends by itself; without it stays until closed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl_seconds: Option<u64>,
+}
+
+/// A session to be forked.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ForkSession {
+    /// Refuse every change in the fork.
+    #[serde(default)]
+    pub read_only: bool,
+    /// `passthrough`, `root-squash` or `all-squash=UID:GID`; as the source's if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<String>,
+    /// The agent that forks it.
+    #[serde(default)]
+    pub agent: String,
+    /// The run it belongs to.
+    #[serde(default)]
+    pub run: String,
+    /// Seconds until the fork ends by itself; without it stays until closed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_seconds: Option<u64>,
 }
@@ -132,6 +156,129 @@ pub struct CreateTicket {
     /// Seconds until it ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_seconds: Option<u64>,
+}
+
+/// A collection to be run.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StartCollection {
+    /// Only find out what could be removed.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// Why a collection runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Trigger {
+    /// Somebody asked.
+    Asked,
+    /// Space is short.
+    Space,
+    /// The packs have grown much since the last one.
+    Growth,
+    /// The last one was long ago.
+    Interval,
+}
+
+/// How far a collection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CollectionState {
+    /// It waits for the one that runs.
+    Queued,
+    /// It runs.
+    Running,
+    /// It came to its end.
+    Done,
+    /// It ended early.
+    Failed,
+}
+
+/// A collection of file content that nothing refers to. Figures are 0 until they are known.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Collection {
+    /// Its number since the server's start.
+    pub run: u64,
+    /// Why it runs.
+    pub trigger: Trigger,
+    /// It only finds out what could be removed.
+    pub dry_run: bool,
+    /// How far it is.
+    pub state: CollectionState,
+    /// Why it ended early.
+    pub error: Option<String>,
+    /// A later try may do better.
+    pub retry: bool,
+    /// How long it took.
+    pub millis: u64,
+    /// References to chunks, a chunk as often as it is referred to.
+    pub references: u64,
+    /// Chunks that are referred to.
+    pub live_chunks: u64,
+    /// What these take.
+    pub live_bytes: u64,
+    /// Chunks that are not, and that no earlier collection found.
+    pub dead_chunks: u64,
+    /// What these take.
+    pub dead_bytes: u64,
+    /// By how much the packs became smaller.
+    pub freed_bytes: u64,
+    /// What had to be copied for that.
+    pub copied_bytes: u64,
+    /// Packs removed because nothing in them was live.
+    pub packs_removed: u64,
+    /// Packs removed after what was live had been copied.
+    pub packs_rewritten: u64,
+    /// Packs not rewritten for want of room.
+    pub packs_without_room: u64,
+    /// What packs take now.
+    pub stored_bytes: u64,
+}
+
+impl Collection {
+    /// One that has not begun.
+    #[must_use]
+    pub fn new(run: u64, trigger: Trigger, dry_run: bool) -> Self {
+        Self {
+            run,
+            trigger,
+            dry_run,
+            state: CollectionState::Queued,
+            error: None,
+            retry: false,
+            millis: 0,
+            references: 0,
+            live_chunks: 0,
+            live_bytes: 0,
+            dead_chunks: 0,
+            dead_bytes: 0,
+            freed_bytes: 0,
+            copied_bytes: 0,
+            packs_removed: 0,
+            packs_rewritten: 0,
+            packs_without_room: 0,
+            stored_bytes: 0,
+        }
+    }
+}
+
+impl std::fmt::Display for Trigger {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Asked => "asked",
+            Self::Space => "space",
+            Self::Growth => "growth",
+            Self::Interval => "interval",
+        })
+    }
+}
+
+/// The collections that are known, newest first.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CollectionList {
+    /// The collections.
+    pub items: Vec<Collection>,
 }
 
 /// Part of a list.
@@ -222,6 +369,20 @@ pub fn parse_identity(text: &str) -> Result<Identity, String> {
             Ok(Identity::AllSquash { uid, gid })
         }
     }
+}
+
+/// A session's number, if `text` is written like one.
+#[must_use]
+pub fn parse_session(text: &str) -> Option<base::SessionId> {
+    let is_id = (1..=SESSION_DIGITS_MAX).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_id.then(|| text.parse().ok()).flatten()
+}
+
+/// What to say of a text that is no session's number.
+#[must_use]
+pub fn no_session(text: &str) -> String {
+    format!("{text:?} is no session: use an id as `session ls` prints it")
 }
 
 #[cfg(test)]

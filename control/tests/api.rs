@@ -3,7 +3,10 @@
 
 mod support;
 
-use support::Server;
+use std::io::Write;
+use std::net::TcpStream;
+
+use support::{Server, json};
 
 #[test]
 fn calls_need_a_token_and_errors_say_what_to_do() {
@@ -59,6 +62,117 @@ fn calls_need_a_token_and_errors_say_what_to_do() {
 }
 
 #[test]
+fn odd_requests_are_refused_in_the_same_form() {
+    let root = tempfile::tempdir().unwrap();
+    let server = Server::start("up", root.path());
+    let token = server.text("api_token");
+    let session = format!("/v1/sessions/{}", server.text("session"));
+    let tickets = format!("{session}/tickets");
+    let bad_ticket = format!("{tickets}/%ff");
+    let deep = "[".repeat(20_000);
+    let long_path = format!("/v1/workspaces/{}", "x".repeat(5000));
+    let long_name = format!("{{\"name\":\"{}\"}}", "x".repeat(60_000));
+    let ttl = |seconds: &str| format!("{{\"workspace\":\"default\",\"ttl_seconds\":{seconds}}}");
+    let cases: &[(&str, &str, &str, u16)] = &[
+        ("GET", "/v1/workspaces/%ff", "", 400),
+        ("GET", "/v1/workspaces/%00", "", 404),
+        ("GET", &long_path, "", 404),
+        ("GET", "/v1/sessions/%ff", "", 400),
+        ("GET", "/v1/sessions/+1", "", 400),
+        ("GET", "/v1/sessions/00000000000000001", "", 400),
+        ("DELETE", "/v1/sessions/%20", "", 400),
+        ("DELETE", "/v1/sessions/ffffffffffffffff", "", 404),
+        ("DELETE", &bad_ticket, "", 400),
+        ("GET", "/v1/sessions?limit=-1", "", 400),
+        ("GET", "/v1/sessions?limit=1&limit=2", "", 400),
+        ("POST", "/v1/workspaces", &deep, 422),
+        ("POST", "/v1/workspaces", "null", 422),
+        ("POST", "/v1/workspaces", "", 400),
+        (
+            "POST",
+            "/v1/workspaces",
+            "{\"name\":\"a\",\"name\":\"b\"}",
+            422,
+        ),
+        ("POST", "/v1/workspaces", "{\"name\":\"a\"}x", 400),
+        ("POST", "/v1/workspaces", "{\"name\":\"..\"}", 400),
+        ("POST", "/v1/workspaces", &long_name, 400),
+        ("POST", "/v1/sessions", &ttl("18446744073709551615"), 400),
+        ("POST", "/v1/sessions", &ttl("3153600001000"), 400),
+        ("POST", "/v1/sessions", &ttl("-1"), 422),
+        (
+            "POST",
+            &tickets,
+            "{\"ttl_seconds\":18446744073709551615}",
+            400,
+        ),
+        ("POST", &tickets, "{\"directory\":\"\\u0000\"}", 400),
+        ("PATCH", &session, "", 405),
+    ];
+    for (method, path, body, wanted) in cases {
+        let (status, problem) = server.call(method, path, Some(&token), body.as_bytes());
+        assert_eq!(status, *wanted, "{method} {path}: {problem}");
+        assert_eq!(problem["status"], *wanted, "{method} {path}: {problem}");
+        assert!(!problem["detail"].as_str().unwrap().is_empty());
+    }
+    assert_eq!(server.call("GET", &session, Some(&token), b"").0, 200);
+}
+
+#[test]
+fn calls_at_the_same_time_have_one_winner() {
+    let root = tempfile::tempdir().unwrap();
+    let server = Server::start("up", root.path());
+    let token = server.text("api_token");
+    let at_once = |method: &str, path: &str, body: &str| {
+        let mut answers: Vec<u16> = std::thread::scope(|scope| {
+            let calls: Vec<_> = (0..8)
+                .map(|_| scope.spawn(|| server.call(method, path, Some(&token), body.as_bytes()).0))
+                .collect();
+            calls.into_iter().map(|call| call.join().unwrap()).collect()
+        });
+        answers.sort_unstable();
+        answers
+    };
+    let made = at_once("POST", "/v1/workspaces", "{\"name\":\"w\"}");
+    assert_eq!(made, [&[201][..], &[409; 7]].concat());
+    let session = format!("/v1/sessions/{}", server.text("session"));
+    let closed = at_once("DELETE", &session, "");
+    assert!(closed[0] == 204 && closed.iter().all(|status| [204, 404].contains(status)));
+    assert_eq!(server.call("DELETE", &session, Some(&token), b"").0, 404);
+    assert_eq!(server.call("GET", "/readyz", None, b"").0, 200);
+    assert_eq!(server.terminate(), Some(0));
+    assert_eq!(json(&["check"], root.path())["clean"], true);
+}
+
+#[test]
+fn half_requests_keep_nobody_out() {
+    let root = tempfile::tempdir().unwrap();
+    let server = Server::start("up", root.path());
+    let token = server.text("api_token");
+    let address = server.text("api_address");
+    let half = |text: &str| {
+        let mut stream = TcpStream::connect(&address).unwrap();
+        stream.write_all(text.as_bytes()).unwrap();
+        stream
+    };
+    let head = "GET /v1/sessions HTTP/1.1\r\nhost: ";
+    let body = "POST /v1/sessions HTTP/1.1\r\nhost: x\r\ncontent-length: 99\r\n\r\n{";
+    let _half: Vec<TcpStream> = (0..400)
+        .map(|number| half(if number % 2 == 0 { head } else { body }))
+        .collect();
+    for path in ["/livez", "/readyz", "/metrics", "/v1/sessions"] {
+        assert_eq!(server.call("GET", path, Some(&token), b"").0, 200, "{path}");
+    }
+    assert_eq!(
+        json(&["session", "ls"], root.path())
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
+}
+
+#[test]
 fn lists_come_in_pages_and_tickets_end() {
     let root = tempfile::tempdir().unwrap();
     let server = Server::start("serve", root.path());
@@ -110,4 +224,32 @@ fn lists_come_in_pages_and_tickets_end() {
         204
     );
     assert_eq!(call("GET", &tickets, "").0, 404);
+}
+
+#[test]
+fn collections_are_asked_for_and_told_of() {
+    let root = tempfile::tempdir().unwrap();
+    let server = Server::start("up", root.path());
+    let token = server.text("api_token");
+    let token = Some(token.as_str());
+    let cases: [(&str, &str, &[u8], u16); 5] = [
+        ("POST", "/v1/gc", b"{\"dry\":true}", 422),
+        ("POST", "/v1/gc", b"", 400),
+        ("GET", "/v1/gc/x", b"", 400),
+        ("GET", "/v1/gc/77", b"", 404),
+        ("DELETE", "/v1/gc", b"", 405),
+    ];
+    for (method, path, body, wanted) in cases {
+        let (status, problem) = server.call(method, path, token, body);
+        assert_eq!(status, wanted, "{method} {path}: {problem}");
+    }
+    assert_eq!(server.call("POST", "/v1/gc", None, b"{}").0, 401);
+    let (status, asked) = server.call("POST", "/v1/gc", token, b"{\"dry_run\":true}");
+    assert_eq!(status, 202, "{asked}");
+    let path = format!("/v1/gc/{}", asked["run"]);
+    let (status, done) = server.call("GET", &path, token, b"");
+    assert_eq!((status, &done["state"]), (200, &"done".into()), "{done}");
+    assert_eq!(done["dry_run"], true);
+    let (_, list) = server.call("GET", "/v1/gc", token, b"");
+    assert_eq!(list["items"][0], done);
 }

@@ -8,7 +8,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 use std::time::Duration;
 
 use support::{Server, fails, holdfast, json, run};
@@ -236,6 +236,280 @@ fn sessions_end_by_themselves() {
 }
 
 #[test]
+fn with_json_a_wrong_command_line_is_a_json_error() {
+    for args in [
+        &["--json"][..],
+        &["--json", "sesion"],
+        &["session", "--json"],
+        &["--json", "session", "show"],
+        &["session", "show", "x", "--json", "--unknown"],
+        &["mount", "--json"],
+        &["--json", "session", "open", "--ttl", "soon"],
+        &["serve", "--listen", "here", "--json"],
+        &["--json", "workspace", "create", "w", "--root-mode", "9"],
+    ] {
+        let output = holdfast().args(args).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert_eq!(output.stdout, b"", "{args:?}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(said.lines().count(), 1, "{args:?}: {said}");
+        let error: serde_json::Value = serde_json::from_str(&said).unwrap();
+        assert_eq!(error["exit_code"], 2, "{args:?}");
+        assert!(!error["error"].as_str().unwrap().is_empty());
+    }
+    // Else it is for people; and help is no error.
+    let output = holdfast()
+        .args(["session", "--", "--json"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(output.stderr.starts_with(b"error: "), "{output:?}");
+    for args in [["--json", "--help"], ["--json", "--version"]] {
+        let output = holdfast().args(args).output().unwrap();
+        assert_eq!(output.status.code(), Some(0));
+        assert!(output.stderr.is_empty() && !output.stdout.is_empty());
+    }
+}
+
+/// A command of the binary for somebody who may not do everything, from a place where they find it.
+fn as_nobody(root: &Path) -> Command {
+    if !rustix::process::geteuid().is_root() {
+        return holdfast();
+    }
+    std::fs::set_permissions(root, Permissions::from_mode(0o755)).unwrap();
+    let copy = root.join("holdfast");
+    std::fs::copy(env!("CARGO_BIN_EXE_holdfast"), &copy).unwrap();
+    let mut command = Command::new(copy);
+    command.uid(65_534).gid(65_534).env_clear().current_dir("/");
+    command
+}
+
+#[test]
+fn a_data_directory_that_cannot_be_written_is_named() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("data");
+    std::fs::create_dir(&dir).unwrap();
+    std::fs::set_permissions(&dir, Permissions::from_mode(0o555)).unwrap();
+    for below in ["", "below"] {
+        let output = as_nobody(root.path())
+            .args(["up", "--data-dir"])
+            .arg(dir.join(below))
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(5), "{said}");
+        for part in ["data directory", "run as the user", "--data-dir"] {
+            assert!(said.contains(part), "{said}");
+        }
+    }
+    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
+}
+
+/// Runs `up` in a mount namespace of its own where `dir` is a disk of `kib` KiB that `prepare`, a
+/// script, has worked on.
+fn up_on_a_small_disk(dir: &Path, kib: u32, prepare: &str) -> Output {
+    let script = format!(
+        "mount -t tmpfs -o size={kib}k tmpfs \"$1\" || exit 9; echo mounted; cd \"$1\"; {prepare}; \
+         exec \"$2\" up --data-dir \"$1/data\" --listen 127.0.0.1:0 --api-listen 127.0.0.1:0"
+    );
+    Command::new("unshare")
+        .args(["-m", "sh", "-c", &script, "sh"])
+        .arg(dir)
+        .arg(env!("CARGO_BIN_EXE_holdfast"))
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn a_start_on_a_full_disk_says_what_is_needed() {
+    if !rustix::process::geteuid().is_root() {
+        return; // Only root can make a small disk.
+    }
+    let root = tempfile::tempdir().unwrap();
+    // A first start, of which more or less fits; and a later one, where the disk filled up since.
+    let fill = "\"$2\" up --data-dir data --listen 127.0.0.1:0 --api-listen 127.0.0.1:0 >out & \
+                until grep -q Ctrl out; do sleep 0.05; done; kill $!; wait $!; \
+                cat /dev/zero >filler 2>/dev/null";
+    for (kib, prepare) in [(4, "true"), (40, "true"), (400, "true"), (8000, fill)] {
+        let output = up_on_a_small_disk(root.path(), kib, prepare);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{kib} KiB: {said}");
+        let last = said.lines().last().unwrap();
+        for part in [
+            "the disk of",
+            "free: a server needs 4MiB to start, and 64MiB more",
+            "Give that disk more space",
+            "what is stored is left as it is",
+        ] {
+            assert!(last.contains(part), "{kib} KiB: {said}");
+        }
+        let shown = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(shown, "mounted\n", "it does not say that it serves");
+        if kib != 8000 {
+            assert!(!said.contains("serving"), "{said}");
+        }
+    }
+}
+
+#[test]
+fn odd_arguments_are_named() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path();
+    let file = dir.join("file");
+    std::fs::write(&file, "").unwrap();
+    let file = file.to_str().unwrap();
+    let data = &dir.join("data");
+    let _server = Server::start("up", data);
+    for id in ["", "..", "+1", "x y", "00000000000000001"] {
+        for args in [
+            &["session", "show", id][..],
+            &["session", "close", id],
+            &["session", "ticket", id],
+            &["mount", "/", "--print-only", "--session", id],
+        ] {
+            fails(args, data, 2, &["is no session", "session ls"]);
+        }
+    }
+    fails(
+        &["session", "open", "--ttl", "40000d"],
+        data,
+        2,
+        &["over 100 years"],
+    );
+    fails(&["mount", file], data, 3, &["is a file: name a directory"]);
+    fails(&["mount", "/nonexistent/x"], data, 4, &["make it first"]);
+    for api in ["ftp://x", "http://[", "http://", "https://x", "a b"] {
+        let args = ["workspace", "ls", "--api", api, "--token", "x"];
+        fails(
+            &args,
+            data,
+            2,
+            &["is no address of an API", "http://HOST:PORT"],
+        );
+    }
+    for (args, part) in [
+        (["serve", "--config", "/dev/zero"], "is longer than"),
+        (
+            ["serve", "--config", env!("CARGO_BIN_EXE_holdfast")],
+            "is longer than",
+        ),
+        (["serve", "--check-config", "--log=[["], "log filter"),
+    ] {
+        fails(&args, data, 2, &[part]);
+    }
+    // Empty variables are none.
+    let output = holdfast()
+        .args(["session", "ls", "--json", "--data-dir"])
+        .arg(data)
+        .envs([("HOLDFAST_API", ""), ("HOLDFAST_TOKEN", "")])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn mounting_needs_root() {
+    let root = tempfile::tempdir().unwrap();
+    let output = as_nobody(root.path())
+        .args(["mount", "/", "--data-dir"])
+        .arg(root.path().join("data"))
+        .output()
+        .unwrap();
+    let has_helper = Path::new("/sbin/mount.nfs").exists();
+    let (code, part) = if has_helper {
+        (5, "needs root")
+    } else {
+        (6, "no server uses")
+    };
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    assert!(said.contains(part), "{said}");
+}
+
+#[test]
+fn a_result_that_cannot_be_written_is_told() {
+    let root = tempfile::tempdir().unwrap();
+    let _server = Server::start("up", root.path());
+    let full = || {
+        std::fs::File::options()
+            .write(true)
+            .open("/dev/full")
+            .unwrap()
+    };
+    for args in [
+        &["session", "open"][..],
+        &["session", "ls"],
+        &["session", "ls", "--json"],
+    ] {
+        let mut command = holdfast();
+        command.args(args).arg("--data-dir").arg(root.path());
+        let output = command.stdout(full()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("print the result: No space left"), "{said}");
+    }
+    // A reader that went away wants no more.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = holdfast();
+    command
+        .args(["session", "ls", "--data-dir"])
+        .arg(root.path());
+    let output = command.stdout(writer).output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(output.stderr, b"");
+}
+
+#[test]
+fn a_signal_ends_a_start_that_takes_long() {
+    let root = tempfile::tempdir().unwrap();
+    assert_eq!(Server::start("up", root.path()).terminate(), Some(0));
+    // A pack that nobody writes to is waited for.
+    let chunks = root.path().join("chunks");
+    let made = Command::new("mkfifo")
+        .arg(chunks.join("pack-00000000.dat"))
+        .status();
+    assert!(made.unwrap().success());
+    std::fs::write(chunks.join("pack-00000001.dat"), "").unwrap();
+    let mut child = holdfast()
+        .args([
+            "up",
+            "--listen",
+            "127.0.0.1:0",
+            "--api-listen",
+            "127.0.0.1:0",
+            "--data-dir",
+        ])
+        .arg(root.path())
+        .spawn()
+        .unwrap();
+    // It has come to the packs when it has the metadata store; signals are taken long before.
+    let lock = root.path().join("LOCK");
+    let pid = child.id().to_string();
+    let mut looks = 0;
+    while std::fs::read_to_string(&lock).unwrap().trim() != pid {
+        looks += 1;
+        assert!(looks < 300, "it does not begin");
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
+    let asked = Command::new("kill").args(["-TERM", &pid]).status().unwrap();
+    assert!(asked.success());
+    let mut ended = None;
+    for _ in 0..100 {
+        ended = child.try_wait().unwrap();
+        if ended.is_some() {
+            break;
+        }
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
+    if ended.is_none() {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    assert_eq!(ended.and_then(|status| status.code()), Some(0));
+}
+
+#[test]
 fn bad_starts_say_what_to_do() {
     let root = tempfile::tempdir().unwrap();
     let dir = root.path().join("data");
@@ -269,7 +543,15 @@ fn bad_starts_say_what_to_do() {
     drop(server);
     let file = root.path().join("file");
     std::fs::write(&file, "").unwrap();
-    fails(&["up"], &file, 3, &["make data directory", "--data-dir"]);
+    for path in [&file, &file.join("below")] {
+        fails(
+            &["up"],
+            path,
+            3,
+            &["make data directory", "is a file", "--data-dir"],
+        );
+    }
+    fails(&["check"], &file, 3, &["read data directory", "is a file"]);
     let filled = root.path().join("filled");
     std::fs::create_dir(&filled).unwrap();
     std::fs::write(filled.join("x"), "").unwrap();

@@ -3,7 +3,7 @@
 
 mod support;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use base::SystemClock;
@@ -86,6 +86,51 @@ fn a_store_that_was_cut_or_emptied_is_named_and_left() {
     assert_eq!(json(&["check"], root.path())["clean"], true);
 }
 
+/// The header of `meta.redb` has two commit slots, at 64 and at 192. With a damaged one the engine
+/// would use the other, older one, without a word.
+#[test]
+fn a_lost_commit_is_named_and_the_store_is_left() {
+    let root = tempfile::tempdir().unwrap();
+    let server = Server::start("up", root.path());
+    let token = server.text("api_token");
+    for name in ["one", "two", "three"] {
+        let body = format!("{{\"name\":\"{name}\"}}");
+        let (status, _) = server.call("POST", "/v1/workspaces", Some(&token), body.as_bytes());
+        assert_eq!(status, 201);
+    }
+    server.kill();
+    let file = root.path().join("meta.redb");
+    let seen = root.path().join("meta.redb.seen");
+    let (whole, witness) = (std::fs::read(&file).unwrap(), std::fs::read(&seen).unwrap());
+    let mut refused = 0;
+    for at in [64 + 20, 192 + 20] {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 1;
+        std::fs::write(&file, &damaged).unwrap();
+        std::fs::write(&seen, &witness).unwrap();
+        if run(&["check"], root.path()).status.success() {
+            continue;
+        }
+        refused += 1;
+        let parts = [
+            "was acknowledged",
+            "meta.redb.seen",
+            "left as it is",
+            "backup",
+        ];
+        fails(&["check"], root.path(), 1, &parts);
+        up_fails(root.path(), &parts);
+        assert_eq!(std::fs::read(&file).unwrap(), damaged);
+        // Whoever accepts the loss goes on.
+        std::fs::remove_file(&seen).unwrap();
+        let server = Server::start("up", root.path());
+        let (_, found) = server.call("GET", "/v1/workspaces", Some(&token), b"");
+        let names = found.to_string();
+        assert!(names.contains("two") && !names.contains("three"), "{names}");
+    }
+    assert_eq!(refused, 1);
+}
+
 #[test]
 fn a_store_that_is_gone_is_not_made_anew() {
     let root = used();
@@ -93,6 +138,86 @@ fn a_store_that_is_gone_is_not_made_anew() {
     up_fails(root.path(), &["meta.redb is missing", "backup"]);
     fails(&["check"], root.path(), 1, &["meta.redb is missing"]);
     assert!(!root.path().join("meta.redb").exists());
+}
+
+#[test]
+fn a_damaged_small_file_is_named_and_left() {
+    let root = used();
+    for (name, damaged, parts) in [
+        (
+            "session.json",
+            &b"{\"session\""[..],
+            &["makes a new session", "session ticket"][..],
+        ),
+        (
+            "session.json",
+            b"\xff",
+            &["makes a new session", "session ls"],
+        ),
+        ("session.json", b"", &["move it away"]),
+        (
+            "session.json",
+            b"{\"session\":\"x\",\"ticket\":\"y\"}",
+            &["move it away"],
+        ),
+        ("FORMAT", b"", &["restore it from a backup"]),
+        (
+            "api-token",
+            b"\xff\xfe",
+            &["move it away", "makes a new token"],
+        ),
+    ] {
+        let path = root.path().join(name);
+        let whole = std::fs::read(&path).unwrap();
+        std::fs::write(&path, damaged).unwrap();
+        let before = content_of(root.path());
+        let named = format!("{} is damaged", path.display());
+        let parts = [&[named.as_str(), "nothing was changed"], parts].concat();
+        up_fails(root.path(), &parts);
+        let changed = |file: &&(PathBuf, Vec<u8>)| {
+            !before.contains(file) && !file.0.ends_with("meta.redb") && !file.0.ends_with("LOCK")
+        };
+        let after = content_of(root.path());
+        assert_eq!(after.iter().find(changed), None, "{name}");
+        // What it says to do works, and the session is still there.
+        if name == "FORMAT" {
+            std::fs::write(&path, &whole).unwrap();
+        } else {
+            std::fs::remove_file(&path).unwrap();
+        }
+        let server = Server::start("up", root.path());
+        let listed = json(&["session", "ls"], root.path());
+        let old: serde_json::Value =
+            serde_json::from_slice(&whole).unwrap_or_else(|_| serde_json::json!({}));
+        if let Some(old) = old["session"].as_str() {
+            let open = listed.as_array().unwrap();
+            assert!(open.iter().any(|session| session["id"] == old), "{name}");
+            json(&["session", "ticket", old], root.path());
+        }
+        server.terminate();
+    }
+    let control = root.path().join("control.json");
+    std::fs::write(control, "{").unwrap();
+    let parts = ["control.json is damaged", "restart the server"];
+    fails(&["session", "ls"], root.path(), 1, &parts);
+}
+
+#[test]
+fn a_session_whose_ticket_is_gone_gets_a_new_one() {
+    let root = used();
+    let path = root.path().join("session.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let file: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let ticket = file["ticket"].as_str().unwrap();
+    let changed = text.replace(ticket, &ticket.replace(['a', 'b', 'c'], "d"));
+    std::fs::write(&path, changed).unwrap();
+    let server = Server::start("up", root.path());
+    assert_eq!(server.text("session"), file["session"].as_str().unwrap());
+    let mount_path = server.text("mount_path");
+    server.terminate();
+    let server = Server::start("up", root.path());
+    assert_eq!(server.text("mount_path"), mount_path);
+    assert_eq!(server.text("session"), file["session"].as_str().unwrap());
 }
 
 #[test]
@@ -122,6 +247,105 @@ fn a_check_says_whether_data_is_good() {
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["problems_total"], 2);
     assert_eq!(report["problems"][0]["place"], "handle keys");
+}
+
+/// Every file below `dir`, with what is in it.
+fn content_of(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(content_of(&path));
+        } else {
+            found.push((path.clone(), std::fs::read(&path).unwrap()));
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn a_check_changes_nothing() {
+    // Stopped well, and killed, which leaves work to the next server.
+    for is_killed in [false, true] {
+        let root = tempfile::tempdir().unwrap();
+        let server = Server::start("up", root.path());
+        json(&["session", "open"], root.path());
+        if is_killed {
+            server.kill();
+        } else {
+            server.terminate();
+        }
+        std::fs::remove_file(root.path().join("meta.redb.lock")).unwrap();
+        let before = content_of(root.path());
+        let report = json(&["check"], root.path());
+        assert_eq!(report["counts"]["sessions"], 2);
+        assert_eq!(report["content"]["unreadable_packs"], 0);
+        assert_eq!(report["notes"], serde_json::json!([]));
+        assert!(content_of(root.path()) == before);
+    }
+}
+
+#[test]
+fn a_check_needs_no_right_to_write() {
+    if !rustix::process::geteuid().is_root() {
+        return; // Only root can mount something read-only.
+    }
+    let root = used();
+    let script = "mount --bind \"$1\" \"$1\" && mount -o remount,ro,bind \"$1\" || exit 9; \
+                  ! touch \"$1/new\" 2>/dev/null && exec \"$2\" check --json --data-dir \"$1\"";
+    let output = std::process::Command::new("unshare")
+        .args(["-m", "sh", "-c", script, "sh"])
+        .arg(root.path())
+        .arg(env!("CARGO_BIN_EXE_holdfast"))
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["clean"], true);
+}
+
+#[test]
+fn a_check_tells_of_packs_that_are_torn_and_that_cannot_be_read() {
+    let root = used();
+    let chunks = root.path().join("chunks");
+    std::fs::write(chunks.join("pack-00000000.dat"), [0; 40]).unwrap();
+    std::fs::write(chunks.join("pack-00000001.dat"), [7; 10_000]).unwrap();
+    std::fs::create_dir(chunks.join("pack-00000002.dat")).unwrap();
+    let before = content_of(root.path());
+    let output = run(&["--json", "check"], root.path());
+    assert_eq!(output.status.code(), Some(1));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["clean"], false);
+    assert_eq!(report["problems_total"], 2);
+    assert_eq!(report["content"]["unreadable_packs"], 2);
+    let output = run(&["check"], root.path());
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stdout);
+    for part in [
+        "pack-00000001.dat: cannot be read",
+        "not a pack of this release",
+        "pack-00000002.dat: cannot be read",
+        "2 packs unreadable",
+        "2 problems",
+    ] {
+        assert!(said.contains(part), "{said} does not say {part}");
+    }
+    assert!(content_of(root.path()) == before);
+
+    // What was never finished is no damage.
+    std::fs::remove_file(chunks.join("pack-00000001.dat")).unwrap();
+    std::fs::remove_dir(chunks.join("pack-00000002.dat")).unwrap();
+    let torn = [&[0; 64][..], b"HFtorn"].concat();
+    std::fs::write(chunks.join("pack-00000000.dat"), &torn).unwrap();
+    let report = json(&["check"], root.path());
+    assert_eq!(report["clean"], true);
+    let note = report["notes"][0].as_str().unwrap();
+    assert!(note.contains("pack-00000000.dat ends in 6 bytes"), "{note}");
+    assert_eq!(
+        std::fs::read(chunks.join("pack-00000000.dat")).unwrap(),
+        torn
+    );
 }
 
 #[test]

@@ -20,6 +20,7 @@ use base::{ChunkId, DomainId, SessionId, WorkspaceId};
 
 use crate::image::InodeNumbers;
 use crate::kv::{Kv, KvError};
+use crate::tree::Trees;
 use reader::Reader;
 
 /// Says whether a chunk is stored.
@@ -31,6 +32,8 @@ pub type Progress<'a> = &'a (dyn Fn(&Counts) + Sync);
 /// What to check beside the keyspace itself.
 #[derive(Clone, Copy, Default)]
 pub struct CheckOptions<'a> {
+    /// Where the trees below sessions are. Without it sessions that have one are not looked into.
+    pub trees: Option<&'a dyn Trees>,
     /// Asked for every chunk that a file names.
     pub chunk_exists: Option<ChunkExists<'a>>,
     /// Called after each page.

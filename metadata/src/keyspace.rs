@@ -484,6 +484,15 @@ pub mod image {
         key(inode, ATTRIBUTES, &[])
     }
 
+    /// Whether `key` is that of the attributes of an inode.
+    #[must_use]
+    pub fn is_inode(key: &[u8]) -> bool {
+        key.split_last_chunk::<9>().is_some_and(|(before, key)| {
+            let [inode @ .., part] = key;
+            before.is_empty() && *part == ATTRIBUTES && *inode != [0; 8]
+        })
+    }
+
     /// Everything of `inode`.
     #[must_use]
     pub fn inode_range(inode: InodeId) -> KeyRange {

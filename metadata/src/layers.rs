@@ -3,9 +3,11 @@
 //! Newer layers hide older ones, key by key. A removed key is a tombstone while anything below
 //! could still show it, and simply absent in the lowest layer.
 
+mod image;
 mod scan;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
+use std::collections::btree_map::{BTreeMap, Entry};
 
 use base::{InodeId, SessionId};
 use bytes::{BufMut, Bytes, BytesMut};
@@ -15,7 +17,9 @@ use crate::keyspace;
 use crate::kv::{Isolation, KeyRange, KvError, RangeLimit, Transaction};
 use crate::record::RecordError;
 use crate::record::inode::InodeRecord;
+use crate::tree::{Root, Tree, TreeError};
 
+pub use image::ImageScan;
 pub use scan::{Item, LayerScan};
 
 /// Tag of a key that is removed in this layer.
@@ -35,6 +39,9 @@ pub enum ImageError {
     /// A key is damaged.
     #[error("decode the image")]
     Key(#[from] keyspace::KeyError),
+    /// A node of the tree below the layers cannot be read.
+    #[error("read the tree: {0}")]
+    Tree(#[from] TreeError),
 }
 
 /// A layer: one generation of one session's delta.
@@ -57,8 +64,17 @@ impl LayerId {
 pub enum Base {
     /// A new workspace: nothing but a root directory.
     Empty {
+        /// The trees of the workspace.
+        tree: Tree,
         /// The root directory.
         root: Box<InodeRecord>,
+    },
+    /// A tree.
+    Tree {
+        /// The trees of the workspace.
+        tree: Tree,
+        /// Which of them.
+        root: Root,
     },
 }
 
@@ -148,7 +164,7 @@ impl Layers {
                 return Ok(untag(&value)?);
             }
         }
-        Ok(self.base.get(key))
+        self.base.get(key).await
     }
 
     /// The first pairs of a range of image keys that has no blocks in it.
@@ -166,6 +182,7 @@ impl Layers {
         for layer in self.all() {
             merge.layer(txn, layer, range, pairs_max).await?;
         }
+        merge.base(&self.base, range, pairs_max).await?;
         merge.finish()
     }
 
@@ -194,6 +211,10 @@ impl Layers {
             if let Some(cut) = lowest_cut(txn, layer, inode).await? {
                 visible = cut.checked_sub(1).map(|kept| kept.min(last));
             }
+        }
+        if let Some(last) = visible.filter(|last| *last >= first) {
+            let range = keyspace::image::blocks(inode, first, last);
+            merge.base(&self.base, &range, pairs_max).await?;
         }
         merge.finish()
     }
@@ -298,8 +319,7 @@ impl Merge {
         if page.more
             && let Some(last) = last
         {
-            let covered = self.covered_to.take();
-            self.covered_to = Some(covered.map_or(last.clone(), |other| other.min(last)));
+            self.ends_at(last);
         }
         for (key, value) in page.pairs {
             self.merged
@@ -307,6 +327,44 @@ impl Merge {
                 .or_insert(value);
         }
         Ok(())
+    }
+
+    async fn base(
+        &mut self,
+        base: &Base,
+        range: &KeyRange,
+        pairs_max: usize,
+    ) -> Result<(), ImageError> {
+        let Base::Tree { tree, root } = base else {
+            // A root directory has nothing that is scanned for.
+            return Ok(());
+        };
+        // What lies beyond what the layers cover is not wanted.
+        let mut range = range.clone();
+        if let Some(covered) = &self.covered_to {
+            range.end = range.end.min(KeyRange::key(covered).end);
+        }
+        let mut scan = tree.scan(*root, &range);
+        let mut taken = 0;
+        while let Some((key, value)) = scan.next().await? {
+            if taken == pairs_max {
+                return Ok(());
+            }
+            taken += 1;
+            if taken == pairs_max {
+                self.ends_at(key.clone());
+            }
+            if let Entry::Vacant(vacant) = self.merged.entry(key) {
+                vacant.insert(tagged(&value).into());
+            }
+        }
+        Ok(())
+    }
+
+    /// What lies beyond `last` is not known.
+    fn ends_at(&mut self, last: Bytes) {
+        let covered = self.covered_to.take();
+        self.covered_to = Some(covered.map_or(last.clone(), |other| other.min(last)));
     }
 
     fn finish(self) -> Result<Scanned, ImageError> {
@@ -325,11 +383,30 @@ impl Merge {
 }
 
 impl Base {
-    fn get(&self, key: &[u8]) -> Option<Bytes> {
+    async fn get(&self, key: &[u8]) -> Result<Option<Bytes>, ImageError> {
         match self {
-            Self::Empty { root } => {
-                (key == keyspace::image::inode(InodeId::ROOT)).then(|| root.encode())
+            Self::Empty { root, .. } => {
+                let is_root = key == keyspace::image::inode(InodeId::ROOT);
+                Ok(is_root.then(|| root.encode()))
             }
+            Self::Tree { tree, root } => Ok(tree.get(*root, key).await?),
+        }
+    }
+
+    /// The trees of the workspace.
+    #[must_use]
+    pub fn tree(&self) -> &Tree {
+        match self {
+            Self::Empty { tree, .. } | Self::Tree { tree, .. } => tree,
+        }
+    }
+
+    /// The tree, unless there is nothing but a root directory.
+    #[must_use]
+    pub fn root(&self) -> Option<Root> {
+        match self {
+            Self::Empty { .. } => None,
+            Self::Tree { root, .. } => Some(*root),
         }
     }
 }

@@ -10,9 +10,11 @@ pub mod merge;
 pub mod ops;
 pub mod permission;
 pub mod record;
+pub mod references;
 pub mod session;
 pub mod stat;
 pub mod store;
 pub mod transact;
+pub mod tree;
 
 pub use error::{FsError, Miss, OpError, OpResult};

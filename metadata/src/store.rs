@@ -244,11 +244,17 @@ impl Store {
         FormatRecord::decode(&record).map_err(damaged("format record"))
     }
 
-    /// Reads one key by itself.
+    /// Reads one key by itself, with patience for a store that fails for a moment.
     async fn read(&self, key: &[u8], what: &str) -> Result<bytes::Bytes, StoreError> {
-        let txn = self.transactor.kv().begin();
-        // Alone in its transaction, which is never committed: nothing to conflict with.
-        let value = txn.get(key, Isolation::Snapshot).await?;
+        let value: Option<bytes::Bytes> = self
+            .transactor
+            .transact(Budget::default(), |txn, _| {
+                // Alone in its transaction, which writes nothing: nothing to conflict with.
+                Box::pin(
+                    async move { Ok::<_, StoreError>(txn.get(key, Isolation::Snapshot).await?) },
+                )
+            })
+            .await?;
         value.ok_or_else(|| StoreError::NotFound {
             what: what.to_owned(),
         })

@@ -7,8 +7,10 @@
 //!
 //! Back-pressure is not reading. Before each call the task looks at the connection's own limits,
 //! at the process's byte budget and at the service's gate, and waits if one is exhausted. When the
-//! process's budget is full every connection still gets one call at a time through, so that
-//! peers who hold much cannot stop the others.
+//! process's budget is full every connection still gets one small call at a time through, so that
+//! peers who hold much cannot stop the others; big ones, by their own size or their reply's, wait
+//! for room. Before the rest of a big record is read there has to be room for it
+//! ([`crate::receiving`]).
 
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,8 +25,9 @@ use tokio::net::tcp::OwnedReadHalf;
 use tokio::sync::Notify;
 
 use crate::outbound::{Outbound, Written};
+use crate::receiving::{Loan, Stuck};
 use crate::server::{Service, Shared};
-use crate::wire::record::RecordReader;
+use crate::wire::record::{RECEIVE_BYTES_FREE, RecordReader};
 use crate::wire::reply::Reply;
 
 /// Replies that are gathered before they are written.
@@ -168,6 +171,10 @@ impl Connection {
         if calls >= limits.calls_in_flight_max || held >= limits.connection_bytes_max {
             return Some(Pause::Own);
         }
+        // The other half is for peers who take what they asked for.
+        if self.outbound.is_blocked() && self.shared.budget.is_half_full() {
+            return Some(Pause::Own);
+        }
         if (calls > 0 || held > 0) && self.shared.budget.is_full() {
             return Some(Pause::Budget);
         }
@@ -216,8 +223,8 @@ impl CallGuard {
         &self.connection
     }
 
-    /// Counts `bytes` of a big reply to come as held already, so that not too many big replies
-    /// are asked for at once.
+    /// Counts `bytes` of a big reply to come as held already until the call is answered, so that
+    /// not too many big replies are asked for at once.
     pub fn reserve(&mut self, bytes: usize) {
         self.connection.charge(bytes);
         self.held_bytes += bytes;
@@ -252,6 +259,8 @@ enum Pause {
     Budget,
     /// The service's gate is closed.
     Gate,
+    /// There is no room for the rest of a big record.
+    Record,
 }
 
 /// What the task does next.
@@ -315,6 +324,9 @@ pub(crate) struct ConnectionTask<S> {
     clock: Arc<dyn Clock>,
     read: OwnedReadHalf,
     records: RecordReader,
+    loan: Loan,
+    /// A big call that waits for room in the process's budget.
+    pending: Option<Bytes>,
     replies: Vec<Reply>,
     reply_bytes: usize,
     progress: Progress,
@@ -328,6 +340,8 @@ struct Progress {
     record_since: Duration,
     replies_since: Duration,
     idle_since: Duration,
+    stuck_record: Stuck,
+    stuck_replies: Stuck,
 }
 
 impl<S: Service> ConnectionTask<S> {
@@ -344,13 +358,16 @@ impl<S: Service> ConnectionTask<S> {
             idle_since: now,
             ..Progress::default()
         };
+        let connection_shared = Arc::clone(&connection.shared);
         Self {
             service,
-            shared: Arc::clone(&connection.shared),
+            shared: Arc::clone(&connection_shared),
             connection,
             clock,
             read,
             records: RecordReader::new(),
+            loan: Loan::new(Arc::clone(&connection_shared.receiving)),
+            pending: None,
             replies: Vec::new(),
             reply_bytes: 0,
             progress,
@@ -366,6 +383,9 @@ impl<S: Service> ConnectionTask<S> {
         let end = self.serve(&tasks).await;
         self.count_end(end);
         tracing::debug!(connection = self.connection.id, ?end, "connection ends");
+        self.records = RecordReader::new();
+        self.loan = Loan::new(Arc::clone(&self.shared.receiving));
+        self.pending = None;
         if matches!(end, End::PeerClosed | End::Shutdown) {
             self.finish_calls().await;
         }
@@ -392,6 +412,8 @@ impl<S: Service> ConnectionTask<S> {
                 return end;
             }
             let is_blocked = connection.outbound.is_blocked();
+            let is_owing = is_blocked || (self.loan.is_granted() && next == Next::Read);
+            self.loan.note(self.records.held_bytes());
             tokio::select! {
                 biased;
                 _ = connection.outbound.writable(), if is_blocked => connection.resume(),
@@ -403,7 +425,15 @@ impl<S: Service> ConnectionTask<S> {
                     }
                 }
                 () = connection.wake.notified() => {}
-                () = shared.budget.wait_room(), if next == Next::Wait(Pause::Budget) => {}
+                () = shared.pressure.until(&*clock, shared.budget.wait_room()),
+                    if next == Next::Wait(Pause::Budget) => {}
+                () = shared.pressure.until(&*clock, self.loan.wait()),
+                    if next == Next::Wait(Pause::Record) => self.records.grant(),
+                () = shared.pressure.told(), if is_owing => {
+                    if let Some(end) = self.give_way(next) {
+                        return end;
+                    }
+                }
                 () = service.gate().wait_open(), if next == Next::Wait(Pause::Gate) => {}
                 () = &mut tick => {
                     if let Some(end) = self.check_progress(next) {
@@ -425,8 +455,16 @@ impl<S: Service> ConnectionTask<S> {
             if let Some(pause) = self.pause() {
                 break Next::Wait(pause);
             }
-            match self.records.take() {
-                Ok(None) => break Next::Read,
+            let record = match self.pending.take() {
+                Some(record) => Ok(Some(record)),
+                None => self.records.take(),
+            };
+            match record {
+                Ok(None) => break self.read_on(),
+                Ok(Some(record)) if self.has_no_room_for(&record) => {
+                    self.pending = Some(record);
+                    break Next::Wait(Pause::Budget);
+                }
                 Ok(Some(record)) => {
                     if !self.take_call(record) {
                         break Next::End(End::Panic);
@@ -439,10 +477,35 @@ impl<S: Service> ConnectionTask<S> {
         next
     }
 
+    /// Reads on, if there is room for it.
+    fn read_on(&mut self) -> Next {
+        match self.records.claim() {
+            Some(bytes) => {
+                let was_waiting = self.loan.is_waiting();
+                if self.loan.ask(bytes) {
+                    self.records.grant();
+                    return Next::Read;
+                }
+                self.progress.now.pauses += u64::from(!was_waiting);
+                Next::Wait(Pause::Record)
+            }
+            None => Next::Read,
+        }
+    }
+
+    /// Whether the call has to wait because the process holds too much and the call is big.
+    fn has_no_room_for(&self, record: &Bytes) -> bool {
+        let is_big = |bytes: usize| bytes > RECEIVE_BYTES_FREE;
+        self.shared.budget.is_full()
+            && (is_big(record.len()) || is_big(self.service.reply_bytes(record)))
+    }
+
     /// Hands one call to the service. Says whether it survived that.
     fn take_call(&mut self, record: Bytes) -> bool {
         self.progress.now.records += 1;
         let guard = CallGuard::new(&self.connection, record.len());
+        // From here on the guard counts it.
+        self.loan.give_back();
         let service = &self.service;
         // The service is shared with every other connection; that its state is sound after a
         // panic is its own business, as it is with a panic on any other thread.
@@ -508,7 +571,8 @@ impl<S: Service> ConnectionTask<S> {
         if new.replies > 0 || outbound.queued_bytes() == 0 {
             progress.replies_since = now;
         }
-        let is_idle = new.records == 0 && self.connection.is_drained();
+        let is_waiting = matches!(next, Next::Wait(_));
+        let is_idle = new.records == 0 && self.connection.is_drained() && !is_waiting;
         if is_idle {
             self.records.release_idle();
             self.replies.shrink_to(0);
@@ -528,8 +592,35 @@ impl<S: Service> ConnectionTask<S> {
         }
     }
 
+    /// Somebody waits for memory: ends the connection if it holds some and does not move.
+    fn give_way(&mut self, next: Next) -> Option<End> {
+        let now = self.clock.monotonic();
+        let (deadline, pause) = {
+            let limits = &self.shared.limits;
+            (limits.pressed_deadline, limits.pressure_every() * 3)
+        };
+        let progress = &mut self.progress;
+        if self.loan.is_granted() && next == Next::Read {
+            let records = progress.now.records;
+            if progress.stuck_record.look(records, now, pause) >= deadline {
+                return Some(End::SlowRecord);
+            }
+        } else {
+            progress.stuck_record.clear();
+        }
+        if self.connection.outbound.is_blocked() {
+            let (replies, _) = self.connection.outbound.sent();
+            if progress.stuck_replies.look(replies, now, pause) >= deadline {
+                return Some(End::SlowReplies);
+            }
+        } else {
+            progress.stuck_replies.clear();
+        }
+        None
+    }
+
     /// Waits, for a bounded time, until what is in flight is answered and sent.
-    async fn finish_calls(&self) {
+    async fn finish_calls(&mut self) {
         let connection = &self.connection;
         let mut deadline = self.clock.sleep(self.shared.limits.drain_deadline);
         connection.is_task_waiting.store(true, Ordering::SeqCst);
@@ -547,7 +638,6 @@ impl<S: Service> ConnectionTask<S> {
     /// Waits, for a bounded time, for the peer's FIN. Closing a socket that has unread bytes sends
     /// RST, and the peer would throw away replies it has not read yet.
     async fn await_fin(&mut self) {
-        self.records = RecordReader::new();
         let mut deadline = self.clock.sleep(self.shared.limits.linger_deadline);
         loop {
             let mut discarded = Vec::with_capacity(DISCARD_BYTES);

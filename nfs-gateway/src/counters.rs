@@ -1,6 +1,6 @@
 //! What the transport counts.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// One count that only goes up.
 #[derive(Debug, Default)]
@@ -21,6 +21,28 @@ impl Counter {
     #[must_use]
     pub fn value(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A number of bytes that goes up and down.
+#[derive(Debug, Default)]
+pub struct Gauge(AtomicUsize);
+
+impl Gauge {
+    /// Adds `bytes`; returns what there was before.
+    pub(crate) fn add(&self, bytes: usize) -> usize {
+        self.0.fetch_add(bytes, Ordering::SeqCst)
+    }
+
+    /// Takes `bytes` off; returns what there was before.
+    pub(crate) fn sub(&self, bytes: usize) -> usize {
+        self.0.fetch_sub(bytes, Ordering::SeqCst)
+    }
+
+    /// How many there are, in bytes.
+    #[must_use]
+    pub fn value(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
     }
 }
 
@@ -57,6 +79,10 @@ pub struct TransportCounters {
     pub ended_idle: Counter,
     /// Connections closed by the service.
     pub ended_by_service: Counter,
+    /// Bytes of calls and replies held now, but for a little that each connection may always hold.
+    pub held_bytes: Gauge,
+    /// Bytes held now for records in the making, likewise.
+    pub receiving_bytes: Gauge,
 }
 
 impl TransportCounters {

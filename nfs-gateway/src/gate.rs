@@ -1,8 +1,11 @@
 //! Where the transport waits: back-pressure is not reading the socket.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::Notify;
+
+use crate::counters::TransportCounters;
 
 /// A gate in front of all connections. While it is closed no further call is taken from any.
 #[derive(Debug, Default)]
@@ -46,15 +49,15 @@ impl Gate {
 /// Bytes that all connections together may hold.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    used: AtomicUsize,
+    counters: Arc<TransportCounters>,
     bytes_max: usize,
     freed: Notify,
 }
 
 impl Budget {
-    pub(crate) fn new(bytes_max: usize) -> Self {
+    pub(crate) fn new(bytes_max: usize, counters: Arc<TransportCounters>) -> Self {
         Self {
-            used: AtomicUsize::new(0),
+            counters,
             bytes_max,
             freed: Notify::new(),
         }
@@ -62,7 +65,7 @@ impl Budget {
 
     pub(crate) fn charge(&self, bytes: usize) {
         if bytes > 0 {
-            self.used.fetch_add(bytes, Ordering::SeqCst);
+            self.counters.held_bytes.add(bytes);
         }
     }
 
@@ -70,14 +73,18 @@ impl Budget {
         if bytes == 0 {
             return;
         }
-        let before = self.used.fetch_sub(bytes, Ordering::SeqCst);
+        let before = self.counters.held_bytes.sub(bytes);
         if before >= self.bytes_max && before - bytes < self.bytes_max {
             self.freed.notify_waiters();
         }
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.used.load(Ordering::SeqCst) >= self.bytes_max
+        self.counters.held_bytes.value() >= self.bytes_max
+    }
+
+    pub(crate) fn is_half_full(&self) -> bool {
+        self.counters.held_bytes.value() >= self.bytes_max / 2
     }
 
     /// Completes when there is room. Safe to drop.
@@ -101,8 +108,6 @@ async fn wait_until(changed: &Notify, condition: impl Fn() -> bool) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
 
     #[tokio::test]
@@ -121,7 +126,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_full_budget_is_waited_for() {
-        let budget = Arc::new(Budget::new(10));
+        let budget = Arc::new(Budget::new(10, Arc::default()));
         budget.charge(9);
         budget.wait_room().await;
         budget.charge(5);

@@ -25,6 +25,7 @@ use crate::counters::TransportCounters;
 use crate::gate::Gate;
 use crate::handle::{FileHandle, HandleKey, HandleKeys};
 use crate::metrics::GatewayCounters;
+use crate::nodes::ChunkTrees;
 use crate::procedures::{self, Objects, Space};
 use crate::server::{Server, ServerLimits, Service};
 use crate::session::{Request, Session};
@@ -37,11 +38,18 @@ use crate::wire::rpc::{self, Call, CallError, Refusal};
 /// How often idle sessions are looked for and forgotten data is written back.
 const HOUSEKEEPING: Duration = Duration::from_secs(2);
 
+/// Tree nodes kept in memory, in bytes.
+const NODE_CACHE_BYTES: usize = 64 << 20;
+
 /// How long a call waits for its session to be taken over before its connection is closed.
 const TAKEOVER_PATIENCE: Duration = Duration::from_secs(20);
 
-/// Pause between tries to take a session over.
-const TAKEOVER_PAUSE: Duration = Duration::from_millis(100);
+/// Pause after the first try to take a session over. It doubles with each: a takeover writes, and
+/// a store that is full or down is not helped by being asked often.
+const TAKEOVER_PAUSE: Duration = Duration::from_millis(50);
+
+/// Longest pause between tries to take a session over.
+const TAKEOVER_PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// Settings of a gateway.
 #[derive(Clone, Debug)]
@@ -86,6 +94,7 @@ pub struct Gateway {
     pub(crate) options: GatewayOptions,
     pub(crate) kv: Arc<dyn Kv>,
     pub(crate) chunks: Arc<dyn ChunkStore>,
+    pub(crate) trees: ChunkTrees,
     pub(crate) store: Store,
     pub(crate) clock: Arc<dyn Clock>,
     rng: Arc<Rng>,
@@ -127,8 +136,9 @@ pub(crate) struct Decoded<'a> {
 }
 
 impl Decoded<'_> {
-    pub(crate) fn request(&self) -> Request<'_> {
+    pub(crate) fn request<'r>(&'r self, record: &'r Bytes) -> Request<'r> {
         Request {
+            record,
             call: &self.call,
             nfs: &self.nfs,
             objects: self.objects,
@@ -162,6 +172,7 @@ impl Gateway {
         let gateway = Arc::new_cyclic(|this| Self {
             options,
             kv: engines.kv,
+            trees: ChunkTrees::new(Arc::clone(&engines.chunks), NODE_CACHE_BYTES),
             chunks: engines.chunks,
             store,
             clock: engines.clock,
@@ -268,6 +279,7 @@ impl Gateway {
         let available = stores.into_iter().flatten().min();
         Space {
             available: available.map(|bytes| bytes.saturating_sub(buffered)),
+            refuses: false,
         }
     }
 
@@ -346,8 +358,13 @@ impl Gateway {
 
     fn housekeep(&self) {
         let now = self.now_ms();
+        // Taking a session over writes: while there is no room it stays, so that it can be read.
+        let may_retire = self.kv.available_bytes() != Some(0);
         for session in self.open_sessions() {
-            if session.is_idle(now, self.options.session_idle) && session.retire_if_quiet() {
+            if may_retire
+                && session.is_idle(now, self.options.session_idle)
+                && session.retire_if_quiet()
+            {
                 self.forget(&session);
                 self.counters.retired.count();
             } else {
@@ -368,7 +385,7 @@ impl Gateway {
                 self.counters.stale_handles.count();
                 return Some(stale(decoded));
             }
-            return session.serve(record, &decoded.request(), guard);
+            return session.serve(&decoded.request(record), guard);
         }
         self.counters.slow_calls.count();
         let mut sessions = self.sessions.write();
@@ -428,8 +445,10 @@ impl Gateway {
         id: SessionId,
     ) -> Result<Arc<Session>, OwnError> {
         let began = self.clock.monotonic();
+        let mut pause = TAKEOVER_PAUSE;
         loop {
-            match take_over(self.kv.as_ref(), id, self.id, self.rng.u64()).await {
+            let nonce = self.rng.u64();
+            match take_over(self.kv.as_ref(), &self.trees, id, self.id, nonce).await {
                 Ok(owned) => {
                     self.counters.takeovers.count();
                     return Ok(Arc::new(Session::new(Arc::clone(self), owned)));
@@ -438,7 +457,8 @@ impl Gateway {
                     if self.clock.monotonic().saturating_sub(began) < TAKEOVER_PATIENCE =>
                 {
                     tracing::debug!(session = %id, %error, "takeover is tried again");
-                    self.clock.sleep(TAKEOVER_PAUSE).await;
+                    self.clock.sleep(pause).await;
+                    pause = (pause * 2).min(TAKEOVER_PAUSE_MAX);
                 }
                 Err(error) => return Err(error),
             }
@@ -524,7 +544,7 @@ impl Gateway {
         record: &Bytes,
         call: &Call<'_>,
         procedure: Procedure,
-        guard: CallGuard,
+        mut guard: CallGuard,
     ) -> Option<Reply> {
         self.counters.calls.count();
         let Ok(nfs) = NfsCall::decode(procedure, call.args.clone()) else {
@@ -534,7 +554,10 @@ impl Gateway {
             return Some(results::null(call.xid));
         }
         match verify(call.clone(), nfs, &self.keys) {
-            Ok(decoded) => self.dispatch(record, &decoded, guard),
+            Ok(decoded) => {
+                guard.reserve(procedures::reply_bytes(&decoded.nfs));
+                self.dispatch(record, &decoded, guard)
+            }
             Err(reply) => {
                 self.counters.stale_handles.count();
                 Some(reply)
@@ -558,6 +581,16 @@ impl Service for Gateway {
             Ok(Target::Mount(procedure)) => self.mount_call(&record, &call, procedure, guard),
             Err(refusal) => Some(rpc::refused(call.xid, refusal)),
         }
+    }
+
+    fn reply_bytes(&self, record: &Bytes) -> usize {
+        let Ok(call) = rpc::decode_call(record) else {
+            return 0;
+        };
+        let Ok(Target::Nfs(procedure)) = Target::of(&call) else {
+            return 0;
+        };
+        NfsCall::decode(procedure, call.args.clone()).map_or(0, |nfs| procedures::reply_bytes(&nfs))
     }
 
     fn gate(&self) -> &Gate {

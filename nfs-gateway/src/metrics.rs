@@ -14,6 +14,10 @@ pub struct GatewayCounters {
     pub slow_calls: Counter,
     /// Loads of parts of an image.
     pub loads: Counter,
+    /// Open layers frozen, for forks and snapshots.
+    pub freezes: Counter,
+    /// Times frozen layers became a tree.
+    pub folds: Counter,
     /// Sessions taken over.
     pub takeovers: Counter,
     /// Sessions dropped from memory after being idle.
@@ -22,6 +26,8 @@ pub struct GatewayCounters {
     pub flushes: Counter,
     /// Flushes that failed and made the session be loaded anew.
     pub flush_failures: Counter,
+    /// Flushes that the metadata store had no room for: the changes in them were refused.
+    pub flushes_refused: Counter,
     /// Flushes refused because another gateway owns the session.
     pub fenced: Counter,
     /// Calls answered with the reply of an earlier copy.

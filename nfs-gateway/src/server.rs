@@ -16,6 +16,7 @@ use crate::connection::{CallGuard, Connection, ConnectionTask};
 use crate::counters::TransportCounters;
 use crate::gate::{Budget, Gate};
 use crate::outbound::Outbound;
+use crate::receiving::{Pressure, Receiving};
 use crate::wire::reply::Reply;
 
 /// Most connections: each sandbox has one or a few.
@@ -29,10 +30,18 @@ const CALLS_IN_FLIGHT_MAX: usize = 1024;
 const CONNECTION_BYTES_MAX: usize = 32 * 1024 * 1024;
 
 /// Most bytes of calls and replies of all connections.
-const PROCESS_BYTES_MAX: usize = 512 * 1024 * 1024;
+const PROCESS_BYTES_MAX: usize = 384 * 1024 * 1024;
+
+/// Most bytes of records in the making: over a hundred of the largest at a time. Those who send
+/// more at once take turns.
+const RECEIVING_BYTES_MAX: usize = 128 * 1024 * 1024;
 
 /// A record that has begun must end within this time, and a new connection must ask something.
 const RECORD_DEADLINE: Duration = Duration::from_secs(60);
+
+/// While others wait for memory, a big record must arrive, and the next reply be taken, within
+/// this time: 200 kB/s for the largest.
+const PRESSED_DEADLINE: Duration = Duration::from_secs(5);
 
 /// A reply must be taken within this time.
 const REPLY_DEADLINE: Duration = Duration::from_secs(60);
@@ -68,6 +77,10 @@ pub trait Service: Send + Sync + 'static {
     /// the connection, [`CallGuard::close`]. A panic closes the connection, too.
     fn call(self: &Arc<Self>, record: Bytes, guard: CallGuard) -> Option<Reply>;
 
+    /// About how many bytes the reply to `record` may have, if that may be many. Asked while memory
+    /// is short, to let small calls through and have big ones wait.
+    fn reply_bytes(&self, record: &Bytes) -> usize;
+
     /// Closed while no further calls should be taken from any connection, because a budget of the
     /// service is exhausted.
     fn gate(&self) -> &Gate;
@@ -82,10 +95,17 @@ pub struct ServerLimits {
     pub calls_in_flight_max: usize,
     /// Most bytes of calls and replies of one connection.
     pub connection_bytes_max: usize,
-    /// Most bytes of calls and replies of all connections.
+    /// Most bytes of calls and replies of all connections, but for what each may always have: a
+    /// small call and its reply.
     pub process_bytes_max: usize,
+    /// Most bytes of records in the making of all connections, but for the little that each may
+    /// always hold; at least one of the largest.
+    pub receiving_bytes_max: usize,
     /// How long a record may take to arrive, and a new connection until its first.
     pub record_deadline: Duration,
+    /// How long a big record may take to arrive, and the next reply to be sent, while others wait
+    /// for memory.
+    pub pressed_deadline: Duration,
     /// How long a reply may take to be sent.
     pub reply_deadline: Duration,
     /// How long a connection may be without calls.
@@ -103,7 +123,9 @@ impl Default for ServerLimits {
             calls_in_flight_max: CALLS_IN_FLIGHT_MAX,
             connection_bytes_max: CONNECTION_BYTES_MAX,
             process_bytes_max: PROCESS_BYTES_MAX,
+            receiving_bytes_max: RECEIVING_BYTES_MAX,
             record_deadline: RECORD_DEADLINE,
+            pressed_deadline: PRESSED_DEADLINE,
             reply_deadline: REPLY_DEADLINE,
             idle_deadline: IDLE_DEADLINE,
             drain_deadline: DRAIN_DEADLINE,
@@ -118,6 +140,11 @@ impl ServerLimits {
         let shortest = self.record_deadline.min(self.reply_deadline);
         (shortest.min(self.idle_deadline) / 4).min(TICK_MAX)
     }
+
+    /// How often those who wait for memory tell the others.
+    pub(crate) fn pressure_every(&self) -> Duration {
+        self.pressed_deadline / 4
+    }
 }
 
 /// What all connections share.
@@ -125,6 +152,8 @@ impl ServerLimits {
 pub(crate) struct Shared {
     pub(crate) limits: ServerLimits,
     pub(crate) budget: Budget,
+    pub(crate) receiving: Arc<Receiving>,
+    pub(crate) pressure: Pressure,
     pub(crate) counters: Arc<TransportCounters>,
 }
 
@@ -151,7 +180,12 @@ impl<S: Service> Server<S> {
     ) -> Self {
         let shared = Shared {
             limits,
-            budget: Budget::new(limits.process_bytes_max),
+            budget: Budget::new(limits.process_bytes_max, Arc::clone(&counters)),
+            receiving: Arc::new(Receiving::new(
+                limits.receiving_bytes_max,
+                Arc::clone(&counters),
+            )),
+            pressure: Pressure::new(limits.pressure_every()),
             counters,
         };
         Self {

@@ -399,6 +399,15 @@ impl Model {
         })
     }
 
+    /// Judges attributes that a reply shows beside its result.
+    ///
+    /// # Errors
+    ///
+    /// They are not those of the inode.
+    pub fn check_shown(&self, stat: &Stat) -> Verdict {
+        self.check_stat(stat.inode, stat)
+    }
+
     /// Judges both sides of a change of `inode` that has been made here too.
     fn check_wcc(&self, inode: InodeId, before: Option<Before>, got: &Wcc) -> Verdict {
         ensure(before == Some(got.before), || {

@@ -45,6 +45,10 @@ impl Service for Hollow {
         reply
     }
 
+    fn reply_bytes(&self, _record: &Bytes) -> usize {
+        0 // It has no big replies.
+    }
+
     fn gate(&self) -> &Gate {
         &self.gate
     }

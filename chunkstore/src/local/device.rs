@@ -1,10 +1,12 @@
 //! The few calls that change a device, and what their errors mean.
 //!
-//! They are gathered here so that tests can make them fail as a device does.
+//! They are gathered here so that tests can make them fail as a device does, and so that a test
+//! knows what a power failure would take.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use crate::ChunkError;
 
@@ -27,7 +29,40 @@ impl Device {
     pub(crate) fn flush(&self, file: &File) -> io::Result<()> {
         #[cfg(test)]
         self.faults.before_flush()?;
-        file.sync_data()
+        file.sync_data()?;
+        #[cfg(test)]
+        self.faults.flushed(file)?;
+        Ok(())
+    }
+
+    /// Makes the names in a directory durable.
+    pub(crate) fn flush_dir(&self, dir: &File) -> io::Result<()> {
+        dir.sync_all()?;
+        #[cfg(test)]
+        self.faults.created.lock().clear();
+        Ok(())
+    }
+
+    /// Creates a file.
+    pub(crate) fn create(&self, path: &Path) -> io::Result<File> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(path)?;
+        #[cfg(test)]
+        self.faults.created.lock().push(path.to_owned());
+        Ok(file)
+    }
+
+    /// Removes a file; one that is gone already is no error.
+    pub(crate) fn remove(&self, path: &Path) -> io::Result<()> {
+        #[cfg(test)]
+        self.faults.before_remove()?;
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other,
+        }
     }
 }
 
@@ -47,6 +82,12 @@ pub(crate) struct Faults {
     pub(crate) failing_flushes: std::sync::atomic::AtomicU32,
     /// Bytes that can still be written.
     pub(crate) space: std::sync::atomic::AtomicU64,
+    /// How many files can still be removed.
+    pub(crate) removals: std::sync::atomic::AtomicU64,
+    /// What was written and not flushed: file number, offset, length.
+    unflushed: parking_lot::Mutex<Vec<(u64, u64, u64)>>,
+    /// Files whose names are not durable.
+    created: parking_lot::Mutex<Vec<std::path::PathBuf>>,
 }
 
 #[cfg(test)]
@@ -55,6 +96,9 @@ impl Default for Faults {
         Self {
             failing_flushes: 0.into(),
             space: u64::MAX.into(),
+            removals: u64::MAX.into(),
+            unflushed: parking_lot::Mutex::default(),
+            created: parking_lot::Mutex::default(),
         }
     }
 }
@@ -74,7 +118,48 @@ impl Faults {
         if space != u64::MAX {
             self.space.store(space - len, SeqCst);
         }
+        let number = std::os::unix::fs::MetadataExt::ino(&file.metadata()?);
+        self.unflushed.lock().push((number, offset, len));
         Ok(())
+    }
+
+    fn before_remove(&self) -> io::Result<()> {
+        use std::sync::atomic::Ordering::SeqCst;
+        let left = self.removals.load(SeqCst);
+        if left == 0 {
+            return Err(io::Error::other("injected"));
+        }
+        if left != u64::MAX {
+            self.removals.store(left - 1, SeqCst);
+        }
+        Ok(())
+    }
+
+    fn flushed(&self, file: &File) -> io::Result<()> {
+        let number = std::os::unix::fs::MetadataExt::ino(&file.metadata()?);
+        self.unflushed.lock().retain(|(of, ..)| *of != number);
+        Ok(())
+    }
+
+    /// What a power failure leaves behind at worst: removed files are gone, files whose names were
+    /// not flushed too, and what was not flushed of the others reads as zeros.
+    pub(crate) fn cut_power(&self, dir: &Path) {
+        for path in self.created.lock().drain(..) {
+            // It may have been removed again.
+            drop(std::fs::remove_file(path));
+        }
+        let unflushed = std::mem::take(&mut *self.unflushed.lock());
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            let file = File::options().read(true).write(true).open(path).unwrap();
+            let found = std::os::unix::fs::MetadataExt::ino(&file.metadata().unwrap());
+            let len = file.metadata().unwrap().len();
+            for (_, offset, count) in unflushed.iter().filter(|(of, ..)| *of == found) {
+                let end = (offset + count).min(len);
+                let zeros = vec![0; usize::try_from(end.saturating_sub(*offset)).unwrap()];
+                file.write_all_at(&zeros, *offset).unwrap();
+            }
+        }
     }
 
     fn before_flush(&self) -> io::Result<()> {

@@ -8,9 +8,11 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
+use base::limits::CHUNK_BYTES_MAX;
 use base::{ChunkId, DomainId};
 use parking_lot::RwLock;
 
+use super::pack::record_bytes;
 use crate::chunk::Place;
 
 /// Tables of the index. Each has its own lock, and one that grows stops only its own callers.
@@ -18,6 +20,11 @@ const SHARDS: usize = 64;
 
 /// Marks an entry whose record is known to be damaged. Lengths never reach it.
 const DAMAGED: u32 = 1 << 31;
+
+/// Marks an entry that the collection that runs must not take. Lengths never reach it either.
+const MARKED: u32 = 1 << 30;
+
+const _: () = assert!(CHUNK_BYTES_MAX < 1 << 30);
 
 /// What the index knows a chunk by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,11 +82,24 @@ pub(crate) struct Location {
     pub(crate) damaged: bool,
 }
 
-/// A [`Location`] in twelve bytes.
+/// A [`Location`] in twelve bytes, with the mark of collections.
+///
+/// Entries are marked from the start. A collection takes all marks away, gives them back to what
+/// is referred to, and takes the entries that are left without.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     place: Place,
-    stored_and_damaged: u32,
+    stored_and_flags: u32,
+}
+
+impl Slot {
+    fn is_marked(self) -> bool {
+        self.stored_and_flags & MARKED != 0
+    }
+
+    fn is_damaged(self) -> bool {
+        self.stored_and_flags & DAMAGED != 0
+    }
 }
 
 impl From<Location> for Slot {
@@ -87,7 +107,7 @@ impl From<Location> for Slot {
         let mark = if location.damaged { DAMAGED } else { 0 };
         Self {
             place: location.place,
-            stored_and_damaged: location.stored_bytes & !DAMAGED | mark,
+            stored_and_flags: location.stored_bytes & !(DAMAGED | MARKED) | mark | MARKED,
         }
     }
 }
@@ -96,13 +116,27 @@ impl From<Slot> for Location {
     fn from(slot: Slot) -> Self {
         Self {
             place: slot.place,
-            stored_bytes: slot.stored_and_damaged & !DAMAGED,
-            damaged: slot.stored_and_damaged & DAMAGED != 0,
+            stored_bytes: slot.stored_and_flags & !(DAMAGED | MARKED),
+            damaged: slot.is_damaged(),
         }
     }
 }
 
 type Shard = HashMap<Key, Slot, BuildHasherDefault<KeyHasher>>;
+
+/// A number of chunks and what their records take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Amount {
+    pub(crate) chunks: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Amount {
+    fn add(&mut self, slot: Slot) {
+        self.chunks += 1;
+        self.bytes += record_bytes(Location::from(slot).stored_bytes);
+    }
+}
 
 /// The index.
 #[derive(Debug)]
@@ -122,6 +156,84 @@ impl Index {
             .read()
             .get(&key)
             .map(|slot| Location::from(*slot))
+    }
+
+    /// Finds a chunk and marks it, so that the collection that runs does not take it.
+    pub(crate) fn find_and_mark(&self, key: Key) -> Option<Location> {
+        let shard = self.shard(key)?;
+        let slot = shard.read().get(&key).copied()?;
+        if slot.is_marked() {
+            return Some(slot.into());
+        }
+        // It may have been taken since.
+        let mut shard = shard.write();
+        let slot = shard.get_mut(&key)?;
+        slot.stored_and_flags |= MARKED;
+        Some((*slot).into())
+    }
+
+    /// Takes all marks away.
+    pub(crate) fn unmark_all(&self) {
+        for shard in &self.shards {
+            for slot in shard.write().values_mut() {
+                slot.stored_and_flags &= !MARKED;
+            }
+        }
+    }
+
+    /// Forgets every chunk that has no mark, and tells how much that is.
+    pub(crate) fn remove_unmarked(&self) -> Amount {
+        let mut removed = Amount::default();
+        for shard in &self.shards {
+            shard.write().retain(|_, slot| {
+                if !slot.is_marked() {
+                    removed.add(*slot);
+                }
+                slot.is_marked()
+            });
+        }
+        removed
+    }
+
+    /// How much has a mark, and how much has none.
+    pub(crate) fn amounts(&self) -> (Amount, Amount) {
+        let (mut marked, mut unmarked) = (Amount::default(), Amount::default());
+        for shard in &self.shards {
+            for slot in shard.read().values() {
+                if slot.is_marked() {
+                    marked.add(*slot);
+                } else {
+                    unmarked.add(*slot);
+                }
+            }
+        }
+        (marked, unmarked)
+    }
+
+    /// How much of each pack is known. A pack that is missing holds nothing that is.
+    pub(crate) fn by_pack(&self) -> HashMap<u32, Amount> {
+        let mut packs: HashMap<u32, Amount> = HashMap::new();
+        for shard in &self.shards {
+            for slot in shard.read().values() {
+                packs.entry(slot.place.pack).or_default().add(*slot);
+            }
+        }
+        packs
+    }
+
+    /// Says that a chunk which lies at `from` lies at `to` too, and is read there from now on.
+    /// Tells whether it still was at `from` and whole.
+    pub(crate) fn relocate(&self, key: Key, from: Place, to: Place) -> bool {
+        let Some(shard) = self.shard(key) else {
+            return false;
+        };
+        match shard.write().get_mut(&key) {
+            Some(slot) if slot.place == from && !slot.is_damaged() => {
+                slot.place = to;
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Sets where the chunk lies now.
@@ -169,7 +281,7 @@ impl Index {
         };
         match shard.write().get_mut(&key) {
             Some(slot) if slot.place == place => {
-                slot.stored_and_damaged |= DAMAGED;
+                slot.stored_and_flags |= DAMAGED;
                 true
             }
             _ => false,
@@ -193,6 +305,42 @@ mod tests {
     #[test]
     fn entries_are_small() {
         assert_eq!(size_of::<(Key, Slot)>(), 28);
+    }
+
+    #[test]
+    fn what_is_marked_stays() {
+        let index = Index::new();
+        let key = |byte| Key::new(DomainId::new(1), ChunkId::new([byte; 32]));
+        let place = |pack| Place { pack, offset: 64 };
+        let location = |pack| Location {
+            place: place(pack),
+            stored_bytes: 20,
+            damaged: false,
+        };
+        let amount = |chunks| Amount {
+            chunks,
+            bytes: chunks * 100,
+        };
+        for byte in 0..4 {
+            index.insert(key(byte), location(u32::from(byte % 2)));
+        }
+        assert_eq!(index.amounts(), (amount(4), amount(0)));
+        index.unmark_all();
+        assert_eq!(index.find(key(0)), Some(location(0)));
+        assert_eq!(index.find_and_mark(key(1)), Some(location(1)));
+        assert_eq!(index.find_and_mark(key(9)), None);
+        index.insert(key(7), location(5));
+        assert_eq!(index.amounts(), (amount(2), amount(3)));
+        assert_eq!(index.by_pack().get(&0), Some(&amount(2)));
+        assert_eq!(index.remove_unmarked(), amount(3));
+        assert_eq!((index.find(key(0)), index.len()), (None, 2));
+
+        assert!(!index.relocate(key(1), place(0), place(6)));
+        assert!(index.relocate(key(1), place(1), place(6)));
+        assert_eq!(index.find(key(1)), Some(location(6)));
+        assert!(index.mark_damaged(key(1), place(6)));
+        assert!(!index.relocate(key(1), place(6), place(8)));
+        assert!(!index.relocate(key(0), place(0), place(8)));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::device::Device;
 use super::index::Index;
 use super::pack::{
     PackEntry, PackFiles, PackHeader, Scan, pack_number, pack_path, read_pack_header, record_bytes,
-    scan, write_pack_header,
+    scan, sidecar_path, write_pack_header,
 };
 use super::sidecar::Sidecar;
 use super::writer::{OpenPack, Shelf, Writer};
@@ -55,6 +55,7 @@ pub(crate) fn open(path: &Path, pack_bytes: u32) -> Result<Opened, OpenError> {
         index: Index::new(),
     };
     let numbers = numbers_in(path).map_err(at(path))?;
+    remove_orphans(path, &numbers).map_err(at(path))?;
     let newest = numbers.last().copied();
     let mut stored_bytes = 0;
     let mut active = None;
@@ -88,12 +89,17 @@ pub(crate) fn open(path: &Path, pack_bytes: u32) -> Result<Opened, OpenError> {
 /// Makes and locks the directory. The lock lasts as long as the file is open.
 fn prepare(path: &Path) -> Result<File, OpenError> {
     std::fs::create_dir_all(path).map_err(at(path))?;
+    lock(path)
+}
+
+/// Locks the directory. The lock lasts as long as the file is open.
+pub(crate) fn lock(path: &Path) -> Result<File, OpenError> {
     let dir = File::open(path).map_err(at(path))?;
     dir.try_lock().map_err(io::Error::from).map_err(at(path))?;
     Ok(dir)
 }
 
-fn at(path: &Path) -> impl Fn(io::Error) -> OpenError {
+pub(crate) fn at(path: &Path) -> impl Fn(io::Error) -> OpenError {
     let path = path.to_owned();
     move |source| OpenError::Io {
         path: path.clone(),
@@ -111,8 +117,26 @@ pub(crate) fn numbers_in(path: &Path) -> io::Result<Vec<u32>> {
     Ok(numbers)
 }
 
+/// Removes side indexes whose packs a collection has removed.
+fn remove_orphans(path: &Path, numbers: &[u32]) -> io::Result<()> {
+    for entry in std::fs::read_dir(path)? {
+        let name = entry?.file_name();
+        let number = (name.to_str())
+            .and_then(|name| name.strip_suffix(".idx"))
+            .and_then(|stem| pack_number(&format!("{stem}.dat")));
+        if let Some(number) = number.filter(|number| numbers.binary_search(number).is_err()) {
+            tracing::info!(
+                pack = number,
+                "removing the side index of a pack that is gone"
+            );
+            std::fs::remove_file(sidecar_path(path, number))?;
+        }
+    }
+    Ok(())
+}
+
 /// The side index of a pack, if it is good and the pack is as long as it says.
-fn load_sealed(path: &Path, number: u32) -> io::Result<Option<Sidecar>> {
+pub(crate) fn load_sealed(path: &Path, number: u32) -> io::Result<Option<Sidecar>> {
     let Some(sidecar) = Sidecar::load(path, number) else {
         return Ok(None);
     };
@@ -183,7 +207,11 @@ fn reopen(shelf: &Shelf, path: &Path, number: u32) -> Result<OpenPack, OpenError
 }
 
 /// Scans a file, unless it is no pack of this release.
-fn scan_ours(file: &File, path: &Path, number: u32) -> Result<(Scan, PackHeader), OpenError> {
+pub(crate) fn scan_ours(
+    file: &File,
+    path: &Path,
+    number: u32,
+) -> Result<(Scan, PackHeader), OpenError> {
     let not_a_pack = || OpenError::NotAPack {
         path: path.to_owned(),
     };

@@ -4,7 +4,7 @@
 //! number (4 bytes, big-endian), twenty zero bytes, and the blake3 hash of these 32 bytes. The
 //! records follow without gaps.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -161,17 +161,28 @@ impl PackFiles {
     /// Creates a pack with its header. Leaves nothing behind if that fails.
     pub(crate) fn create(&self, device: &Device, number: u32) -> io::Result<File> {
         let path = pack_path(&self.dir, number);
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(&path)?;
+        let file = device.create(&path)?;
         if let Err(error) = write_pack_header(device, &file, number) {
             // An empty pack left behind does no harm, so a failure here changes nothing.
             drop(std::fs::remove_file(&path));
             return Err(error);
         }
         Ok(file)
+    }
+
+    /// Removes a pack and its side index. Nothing may be indexed in it any more.
+    ///
+    /// A side index that is left without its pack is removed when the store is opened, so that a
+    /// later pack of that number cannot be taken for it.
+    pub(crate) fn remove(&self, device: &Device, number: u32) -> io::Result<()> {
+        device.remove(&pack_path(&self.dir, number))?;
+        self.forget(number);
+        device.remove(&sidecar_path(&self.dir, number))
+    }
+
+    /// Closes a pack, so that its space is given back once it is removed.
+    pub(crate) fn forget(&self, number: u32) {
+        self.open.remove(&number);
     }
 
     /// Reads the record at `location`. `None` if what is there is not a whole record, or has

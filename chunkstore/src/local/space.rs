@@ -50,6 +50,11 @@ impl FreeSpace {
         Some(answer.free_bytes.saturating_sub(self.reserve_bytes))
     }
 
+    /// Free bytes of the device of `dir`, with the reserve, asked for anew.
+    pub(crate) fn now(dir: &File) -> Option<u64> {
+        free_bytes(dir)
+    }
+
     /// Takes note that this store wrote so much.
     pub(crate) fn used(&self, bytes: u64) {
         if let Some(answer) = self.last.lock().as_mut() {
@@ -67,4 +72,10 @@ fn free_bytes(dir: &File) -> Option<u64> {
     let space = rustix::fs::fstatvfs(dir).ok()?;
     // What an ordinary user may still use.
     Some(space.f_bavail.saturating_mul(space.f_frsize))
+}
+
+/// Bytes of the device of `dir`, used or not. `None` if it does not tell.
+pub(crate) fn device_bytes(dir: &File) -> Option<u64> {
+    let space = rustix::fs::fstatvfs(dir).ok()?;
+    Some(space.f_blocks.saturating_mul(space.f_frsize))
 }

@@ -1,4 +1,5 @@
 use std::fs::{self, File};
+use std::path::PathBuf;
 use std::sync::atomic::Ordering::SeqCst;
 
 use super::pack::{PACK_HEADER_BYTES, pack_path, sidecar_path};
@@ -455,4 +456,75 @@ async fn files_that_are_no_packs_of_ours_are_refused() {
         assert!(matches!(refused, Err(OpenError::NotAPack { .. })));
         assert_eq!(fs::read(&path).unwrap(), foreign);
     }
+}
+
+/// All files of a directory, with what is in them.
+fn content_of(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut files: Vec<_> = fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.is_file())
+        .map(|path| (path.clone(), fs::read(&path).unwrap()))
+        .collect();
+    files.sort();
+    files
+}
+
+#[tokio::test]
+async fn a_look_at_a_store_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = LocalStore::open(dir.path(), small_packs(), clock()).unwrap();
+    let chunks = fill(&store, 17).await;
+    store.sync().await.unwrap();
+    assert!(matches!(
+        LocalReader::open(dir.path()),
+        Err(OpenError::Io { .. })
+    ));
+    drop(store);
+    let reader = LocalReader::open(dir.path()).unwrap();
+    assert!(chunks.iter().all(|(id, _)| reader.contains(DOMAIN.id, *id)));
+    assert_eq!((reader.torn(), reader.unreadable()), (&[][..], &[][..]));
+    drop(reader);
+
+    // A torn tail, a pack without a side index, damage, and what is no pack.
+    let packs = open::numbers_in(dir.path()).unwrap();
+    let (first, last) = (packs[0], *packs.last().unwrap());
+    assert!(packs.len() > 2);
+    let tail = [
+        &fs::read(pack_path(dir.path(), last)).unwrap()[..],
+        b"HFtorn",
+    ]
+    .concat();
+    fs::write(pack_path(dir.path(), last), tail).unwrap();
+    fs::remove_file(sidecar_path(dir.path(), first)).unwrap();
+    flip(&pack_path(dir.path(), first), 300);
+    fs::write(pack_path(dir.path(), last + 1), vec![7; 5000]).unwrap();
+    fs::create_dir(pack_path(dir.path(), last + 2)).unwrap();
+    let before = content_of(dir.path());
+    let reader = LocalReader::open(dir.path()).unwrap();
+    let counts = reader.verify(|_| ());
+    assert_eq!(content_of(dir.path()), before);
+    assert_eq!(
+        counts,
+        VerifyCounts {
+            intact: 16,
+            damaged: 1,
+            unreadable_packs: 2
+        }
+    );
+    let torn = TornTail {
+        path: pack_path(dir.path(), last),
+        bytes: 6,
+    };
+    assert_eq!(reader.torn(), [torn]);
+    let unreadable: Vec<_> = reader.unreadable().iter().map(|pack| &pack.path).collect();
+    assert_eq!(
+        unreadable,
+        [
+            &pack_path(dir.path(), last + 1),
+            &pack_path(dir.path(), last + 2)
+        ]
+    );
+    assert!(LocalReader::open(&dir.path().join("nothing")).is_err());
+    assert!(!dir.path().join("nothing").exists());
 }

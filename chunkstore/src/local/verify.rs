@@ -5,7 +5,8 @@ use std::io;
 
 use base::{ChunkId, DomainId};
 
-use super::pack::{PackEntry, scan};
+use super::index::Index;
+use super::pack::{PackEntry, PackFiles, scan};
 use super::sidecar::Sidecar;
 use super::{LocalStore, Shared};
 
@@ -36,7 +37,8 @@ impl LocalStore {
     /// long.
     ///
     /// Needs no domain's key: records carry a check of their own. That a chunk's content has the
-    /// chunk's name is checked only by `get`. Chunks put meanwhile may be missed. What is damaged
+    /// chunk's name is checked only by `get`. Chunks put meanwhile may be missed, and packs that a
+    /// collection removes meanwhile count as unreadable. What is damaged
     /// is stored anew by the next `put` of its content.
     pub fn verify(&self, mut report: impl FnMut(Verified)) -> VerifyCounts {
         let shared = &self.shared;
@@ -52,8 +54,10 @@ impl LocalStore {
             if open_numbers.contains(&number) {
                 continue;
             }
-            match shared.sealed_entries(number) {
-                Ok(entries) => shared.verify_pack(number, &entries, &mut counts, &mut report),
+            match shared.verifier().entries(number) {
+                Ok(entries) => shared
+                    .verifier()
+                    .pack(number, &entries, &mut counts, &mut report),
                 Err(error) => {
                     tracing::error!(pack = number, %error, "pack cannot be read");
                     counts.unreadable_packs += 1;
@@ -61,23 +65,41 @@ impl LocalStore {
             }
         }
         for (number, entries) in open {
-            shared.verify_pack(number, &entries, &mut counts, &mut report);
+            (shared.verifier()).pack(number, &entries, &mut counts, &mut report);
         }
         counts
     }
 }
 
 impl Shared {
-    fn sealed_entries(&self, number: u32) -> io::Result<Vec<PackEntry>> {
-        if let Some(sidecar) = Sidecar::load(self.shelf.packs.dir(), number) {
+    pub(super) fn verifier(&self) -> Verifier<'_> {
+        Verifier {
+            packs: &self.shelf.packs,
+            index: &self.shelf.index,
+        }
+    }
+}
+
+/// Reads packs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Verifier<'a> {
+    pub(crate) packs: &'a PackFiles,
+    pub(crate) index: &'a Index,
+}
+
+impl Verifier<'_> {
+    /// What a pack that is not written says it holds.
+    pub(crate) fn entries(self, number: u32) -> io::Result<Vec<PackEntry>> {
+        if let Some(sidecar) = Sidecar::load(self.packs.dir(), number) {
             return Ok(sidecar.entries);
         }
-        let file = self.shelf.packs.file(number)?;
+        let file = self.packs.file(number)?;
         Ok(scan(&file, number)?.entries)
     }
 
-    fn verify_pack(
-        &self,
+    /// Reads the chunks of a pack that the index looks for there.
+    pub(crate) fn pack(
+        self,
         number: u32,
         entries: &[PackEntry],
         counts: &mut VerifyCounts,
@@ -85,7 +107,7 @@ impl Shared {
     ) {
         for entry in entries {
             let place = entry.location(number).place;
-            let indexed = self.shelf.index.find(entry.key());
+            let indexed = self.index.find(entry.key());
             if indexed.is_none_or(|location| location.place != place) {
                 // Stored again elsewhere, where it is checked.
                 continue;
@@ -95,7 +117,7 @@ impl Shared {
                 counts.intact += 1;
             } else {
                 // The index may have changed since; then nothing is marked.
-                self.shelf.index.mark_damaged(entry.key(), place);
+                self.index.mark_damaged(entry.key(), place);
                 counts.damaged += 1;
             }
             report(Verified {
@@ -106,8 +128,8 @@ impl Shared {
         }
     }
 
-    fn is_intact(&self, number: u32, entry: &PackEntry) -> bool {
-        let read = self.shelf.packs.read(entry.location(number));
+    fn is_intact(self, number: u32, entry: &PackEntry) -> bool {
+        let read = self.packs.read(entry.location(number));
         read.ok().flatten().is_some_and(|(header, body)| {
             header.domain == entry.domain
                 && header.id == entry.id

@@ -105,9 +105,8 @@ impl Batch {
                 .map_err(|error| chunk_error("flush pack", &error))?;
         }
         if self.dir_changed {
-            shelf
-                .dir
-                .sync_all()
+            (shelf.device)
+                .flush_dir(&shelf.dir)
                 .map_err(|error| chunk_error("flush directory of packs", &error))?;
         }
         Ok(())
@@ -130,6 +129,32 @@ impl Writer {
     /// How many full packs wait to be flushed.
     pub(crate) fn rolled_count(&self) -> usize {
         self.rolled.len()
+    }
+
+    /// The packs that are not sealed, or whose content is in doubt.
+    pub(crate) fn unsealed(&self) -> Vec<u32> {
+        (self.active.iter().chain(&self.rolled).chain(&self.failed))
+            .map(|pack| pack.number)
+            .collect()
+    }
+
+    /// The pack that records are appended to, and its length.
+    pub(crate) fn active(&self) -> Option<(u32, u32)> {
+        self.active.as_ref().map(|pack| (pack.number, pack.end))
+    }
+
+    /// Takes a pack as full if it is the one that records are appended to: the next flush seals it.
+    pub(crate) fn roll(&mut self, number: u32) {
+        self.rolled
+            .extend(self.active.take_if(|pack| pack.number == number));
+    }
+
+    /// A number for a pack that somebody else writes.
+    pub(crate) fn take_number(&mut self) -> Result<u32, ChunkError> {
+        let number = self.next_number;
+        self.next_number = (number.checked_add(1))
+            .ok_or_else(|| ChunkError::Unavailable("pack numbers are used up".into()))?;
+        Ok(number)
     }
 
     /// The entries of the packs that are not sealed.
@@ -182,19 +207,21 @@ impl Writer {
 
     fn roll_if_full(&mut self, len: u64) {
         let limit = u64::from(self.pack_bytes);
-        let full =
-            |pack: &mut OpenPack| !pack.entries.is_empty() && u64::from(pack.end) + len > limit;
+        let next = self.next_number;
+        let full = |pack: &mut OpenPack| {
+            let over = !pack.entries.is_empty() && u64::from(pack.end) + len > limit;
+            // Of two records of a chunk the one in the later pack counts when the store is opened,
+            // so what is written last must be in the last pack.
+            over || next.checked_sub(1) != Some(pack.number)
+        };
         self.rolled.extend(self.active.take_if(full));
     }
 
     fn create_pack(&mut self, shelf: &Shelf) -> Result<OpenPack, ChunkError> {
-        let number = self.next_number;
-        let following = (number.checked_add(1))
-            .ok_or_else(|| ChunkError::Unavailable("pack numbers are used up".into()))?;
+        let number = self.take_number()?;
         let file = (shelf.packs)
             .create(&shelf.device, number)
             .map_err(|error| chunk_error("create pack", &error))?;
-        self.next_number = following;
         self.dir_changed = true;
         Ok(OpenPack {
             number,

@@ -1,6 +1,7 @@
 //! Whether the server lives, whether it takes work, and what it counts.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::header;
@@ -9,6 +10,9 @@ use axum::response::IntoResponse;
 use super::ApiState;
 use crate::metrics;
 use crate::status::ApiError;
+
+/// How long the store may take to say that it can be read.
+const STORE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Answers as long as the process does.
 pub(super) async fn livez() -> &'static str {
@@ -20,9 +24,14 @@ pub(super) async fn readyz(State(state): State<Arc<ApiState>>) -> Result<&'stati
     if state.is_draining() {
         return Err(ApiError::not_ready("the server is shutting down"));
     }
-    match state.store.format().await {
-        Ok(_) => Ok("ok\n"),
-        Err(error) => Err(ApiError::not_ready(error.to_string())),
+    tokio::select! {
+        format = state.store.format() => match format {
+            Ok(_) => Ok("ok\n"),
+            Err(error) => Err(ApiError::not_ready(error.to_string())),
+        },
+        () = state.clock.sleep(STORE_PATIENCE) => {
+            Err(ApiError::not_ready("the metadata store does not answer"))
+        }
     }
 }
 

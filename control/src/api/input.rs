@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{FromRequest, FromRequestParts, Query, Request};
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::header;
 use axum::http::request::Parts;
 use base::{SessionId, TenantId};
@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 
 use super::ApiState;
 use crate::status::ApiError;
+use crate::types::{no_session, parse_session};
 
 /// Longest token that is looked up, in bytes.
 const TOKEN_BYTES_MAX: usize = 256;
@@ -76,11 +77,25 @@ impl<T: DeserializeOwned + Send> FromRequestParts<Arc<ApiState>> for Parameters<
     }
 }
 
+/// What stands in the path.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place<T>(pub(super) T);
+
+impl<T: DeserializeOwned + Send> FromRequestParts<Arc<ApiState>> for Place<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(
+        parts: &mut Parts,
+        state: &Arc<ApiState>,
+    ) -> Result<Self, ApiError> {
+        match Path::from_request_parts(parts, state).await {
+            Ok(Path(place)) => Ok(Self(place)),
+            Err(why) => Err(ApiError::rejected(why.status(), why.body_text())),
+        }
+    }
+}
+
 /// A session's number as it stands in a path.
 pub(super) fn session_id(text: &str) -> Result<SessionId, ApiError> {
-    text.parse().map_err(|_| {
-        ApiError::invalid(format!(
-            "{text:?} is no session: use an id as `session ls` prints it"
-        ))
-    })
+    parse_session(text).ok_or_else(|| ApiError::invalid(no_session(text)))
 }

@@ -3,13 +3,14 @@
 //! Every call of the API carries its tenant: the one whose token it shows. What writes runs as a
 //! task of its own to its end, for the HTTP layer drops the handler of a caller that went away.
 
+mod gc;
 mod health;
 mod input;
-mod listener;
+mod serving;
 mod sessions;
 mod workspaces;
 
-pub(crate) use listener::BoundedListener;
+pub(crate) use serving::Serving;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -73,13 +74,23 @@ impl ApiState {
         T: Send + 'static,
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
+        self.to_end_with(async move { work.await.map_err(ApiError::from) })
+            .await
+    }
+
+    /// Like [`ApiState::to_end`], for work of more than the store.
+    async fn to_end_with<T, F>(&self, work: F) -> Result<T, ApiError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, ApiError>> + Send + 'static,
+    {
         let (done, result) = tokio::sync::oneshot::channel();
         self.tasks.spawn(async move {
             // Nobody waits any more if the caller has gone.
             drop(done.send(work.await));
         });
         match result.await {
-            Ok(result) => result.map_err(ApiError::from),
+            Ok(result) => result,
             Err(_) => Err(ApiError::not_ready(
                 "the call did not end: look before trying again",
             )),
@@ -104,6 +115,10 @@ pub fn router(state: Arc<ApiState>) -> Router {
             get(sessions::show).delete(sessions::close),
         )
         .route(
+            "/v1/sessions/{session}/fork",
+            axum::routing::post(sessions::fork),
+        )
+        .route(
             "/v1/sessions/{session}/tickets",
             get(sessions::list_tickets).post(sessions::create_ticket),
         )
@@ -111,6 +126,8 @@ pub fn router(state: Arc<ApiState>) -> Router {
             "/v1/sessions/{session}/tickets/{ticket}",
             axum::routing::delete(sessions::revoke_ticket),
         )
+        .route("/v1/gc", get(gc::list).post(gc::start))
+        .route("/v1/gc/{run}", get(gc::show))
         .fallback(async || ApiError::no_route())
         .method_not_allowed_fallback(async || ApiError::no_method())
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))

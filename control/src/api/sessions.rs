@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use base::{Name, SessionId, TenantId, Timestamp, WorkspaceId};
 use metadata::record::session::Identity;
@@ -12,16 +12,20 @@ use metadata::store::{self, NewTicket, SessionInfo, TicketInfo};
 use serde::{Deserialize, Serialize};
 
 use super::ApiState;
-use super::input::{Body, Parameters, Tenant, session_id};
+use super::input::{Body, Parameters, Place, Tenant, session_id};
 use super::workspaces::{PAGE_DEFAULT, PAGE_MAX};
 use crate::mount_line::{MountKind, MountLine, mount_path};
 use crate::status::ApiError;
 use crate::types::{
-    CreateTicket, Mount, OpenSession, OpenedSession, Page, Session, parse_identity, show_time,
+    CreateTicket, ForkSession, Mount, OpenSession, OpenedSession, Page, Session, parse_identity,
+    show_time,
 };
 
 /// Longest directory that a ticket may name, in bytes (PATH_MAX of Linux).
 const DIRECTORY_BYTES_MAX: usize = 4096;
+
+/// A hundred years, in seconds. The end of something longer may be no date.
+const TTL_SECONDS_TOO_LONG: u64 = 100 * 366 * 24 * 3600;
 
 /// Which part of the list of sessions is wanted.
 #[derive(Clone, Debug, Deserialize)]
@@ -76,6 +80,42 @@ pub(super) async fn open(
     Ok((StatusCode::CREATED, Json(answer)))
 }
 
+pub(super) async fn fork(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+    Place(session): Place<String>,
+    Body(asked): Body<ForkSession>,
+) -> Result<(StatusCode, Json<OpenedSession>), ApiError> {
+    let identity = asked.identity.as_deref().map(parse_identity).transpose();
+    let identity = identity.map_err(ApiError::invalid)?;
+    check_ttl(asked.ttl_seconds)?;
+    let source = usable(&state, tenant, session_id(&session)?).await?;
+    let kind = MountKind {
+        read_only: asked.read_only,
+        shared: false,
+    };
+    let fork = store::ForkSession {
+        read_only: asked.read_only,
+        identity,
+        agent: asked.agent,
+        run: asked.run,
+        ttl_seconds: asked.ttl_seconds,
+    };
+    let (store, gateway) = (state.store.clone(), Arc::clone(&state.counted.gateway));
+    let work = async move {
+        gateway.freeze(source.id).await?;
+        Ok(store.fork_session(tenant, source.id, fork).await?)
+    };
+    let opened = state.to_end_with(work).await?;
+    let workspace = workspace_name(&state, opened.session.record.workspace).await?;
+    tracing::info!(session = %source.id, fork = %opened.session.id, "session forked");
+    let answer = OpenedSession {
+        session: Session::new(&opened.session, workspace, state.clock.wall()),
+        mount: describe_mount(&state, opened.ticket, kind),
+    };
+    Ok((StatusCode::CREATED, Json(answer)))
+}
+
 pub(super) async fn list(
     State(state): State<Arc<ApiState>>,
     Tenant(tenant): Tenant,
@@ -115,7 +155,7 @@ pub(super) async fn list(
 pub(super) async fn show(
     State(state): State<Arc<ApiState>>,
     Tenant(tenant): Tenant,
-    Path(session): Path<String>,
+    Place(session): Place<String>,
 ) -> Result<Json<Session>, ApiError> {
     let info = state.store.session(tenant, session_id(&session)?).await?;
     let name = workspace_name(&state, info.record.workspace).await?;
@@ -125,7 +165,7 @@ pub(super) async fn show(
 pub(super) async fn close(
     State(state): State<Arc<ApiState>>,
     Tenant(tenant): Tenant,
-    Path(session): Path<String>,
+    Place(session): Place<String>,
 ) -> Result<StatusCode, ApiError> {
     let id = session_id(&session)?;
     let (store, gateway) = (state.store.clone(), Arc::clone(&state.counted.gateway));
@@ -142,7 +182,7 @@ pub(super) async fn close(
 pub(super) async fn create_ticket(
     State(state): State<Arc<ApiState>>,
     Tenant(tenant): Tenant,
-    Path(session): Path<String>,
+    Place(session): Place<String>,
     Body(asked): Body<CreateTicket>,
 ) -> Result<(StatusCode, Json<Mount>), ApiError> {
     check_ttl(asked.ttl_seconds)?;
@@ -177,7 +217,7 @@ pub(super) async fn create_ticket(
 pub(super) async fn list_tickets(
     State(state): State<Arc<ApiState>>,
     Tenant(tenant): Tenant,
-    Path(session): Path<String>,
+    Place(session): Place<String>,
 ) -> Result<Json<Page<Ticket>>, ApiError> {
     let found = state.store.tickets(tenant, session_id(&session)?).await?;
     let items = found.into_iter().map(describe_ticket).collect();
@@ -187,7 +227,7 @@ pub(super) async fn list_tickets(
 pub(super) async fn revoke_ticket(
     State(state): State<Arc<ApiState>>,
     Tenant(tenant): Tenant,
-    Path((session, ticket)): Path<(String, String)>,
+    Place((session, ticket)): Place<(String, String)>,
 ) -> Result<StatusCode, ApiError> {
     let id = session_id(&session)?;
     let store = state.store.clone();
@@ -241,6 +281,9 @@ fn describe_ticket(info: TicketInfo) -> Ticket {
 fn check_ttl(seconds: Option<u64>) -> Result<(), ApiError> {
     match seconds {
         Some(0) => Err(ApiError::invalid("ttl_seconds is 0: it would end at once")),
+        Some(TTL_SECONDS_TOO_LONG..) => Err(ApiError::invalid(
+            "ttl_seconds is over 100 years: leave it out for no end",
+        )),
         _ => Ok(()),
     }
 }

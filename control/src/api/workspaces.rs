@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use metadata::store::{NewWorkspace, WorkspaceInfo};
 use serde::Deserialize;
 
 use super::ApiState;
-use super::input::{Body, Parameters, Tenant};
+use super::input::{Body, Parameters, Place, Tenant};
 use crate::status::ApiError;
 use crate::types::{CreateWorkspace, Page, Workspace, show_time};
 
@@ -69,7 +69,7 @@ pub(super) async fn list(
 pub(super) async fn show(
     State(state): State<Arc<ApiState>>,
     Tenant(tenant): Tenant,
-    Path(name): Path<String>,
+    Place(name): Place<String>,
 ) -> Result<Json<Workspace>, ApiError> {
     let found = state.store.workspace_by_name(tenant, &name).await?;
     Ok(Json(describe(found)))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::{ChunkId, Clock, DomainId, SystemClock};
-use chunkstore::local::{LocalOptions, LocalStore};
+use chunkstore::local::{LocalReader, VerifyCounts};
 use metadata::check::{CheckOptions, Counts, Problem, Remedy, Report, check};
 use metadata::kv::embedded::{EmbeddedKv, EmbeddedOptions};
 
@@ -22,15 +22,15 @@ const FOUND: u8 = 1;
 const KEYS_BETWEEN: u64 = 200_000;
 
 pub(super) fn run(args: &cli::Check, json: bool) -> Result<u8, Failure> {
-    let dir = DataDir::open(&args.data_dir)?;
+    let dir = DataDir::look_at(&args.data_dir)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let options = EmbeddedOptions::default();
-    let kv = EmbeddedKv::open(&dir.metadata(), &options, Arc::clone(&clock))
-        .map_err(|error| of_open(&error))?;
+    let kv =
+        EmbeddedKv::look_at(&dir.metadata(), &options, clock).map_err(|error| of_open(&error))?;
     let chunks = if args.metadata_only {
         None
     } else {
-        open_chunks(&dir, clock)?
+        look_at_chunks(&dir)?
     };
     let exists = |domain: DomainId, id: ChunkId| match &chunks {
         Some(chunks) => chunks.contains(domain, id),
@@ -39,6 +39,7 @@ pub(super) fn run(args: &cli::Check, json: bool) -> Result<u8, Failure> {
     let progress = Progress::default();
     let tell = |counts: &Counts| progress.tell(counts);
     let options = CheckOptions {
+        trees: None,
         chunk_exists: (!args.metadata_only).then_some(&exists),
         progress: std::io::stderr().is_terminal().then_some(&tell),
     };
@@ -49,33 +50,67 @@ pub(super) fn run(args: &cli::Check, json: bool) -> Result<u8, Failure> {
     let mut report = runtime
         .block_on(check(&kv, options))
         .map_err(|error| Failure::error(format_args!("read the metadata store: {error}")))?;
-    if let Some(chunks) = &chunks {
-        verify(chunks, &mut report);
-    }
+    let content = chunks.as_ref().map(|chunks| verify(chunks, &mut report));
     kv.close();
-    print(&report, json)?;
+    print(&report, content.as_ref(), json)?;
     Ok(if report.is_clean() { 0 } else { FOUND })
 }
 
-/// The chunk store, if there is one: opening would make it.
-fn open_chunks(dir: &DataDir, clock: Arc<dyn Clock>) -> Result<Option<LocalStore>, Failure> {
+/// The chunk store, if there is one yet.
+fn look_at_chunks(dir: &DataDir) -> Result<Option<LocalReader>, Failure> {
     let path = dir.chunks();
     if !path.exists() {
         return Ok(None);
     }
-    LocalStore::open(&path, LocalOptions::default(), clock)
+    LocalReader::open(&path)
         .map(Some)
         .map_err(|error| of_open_chunks(&error))
 }
 
+/// What was found of the stored content.
+#[derive(Debug)]
+struct Content {
+    counts: VerifyCounts,
+    /// What is no damage and yet worth knowing.
+    notes: Vec<String>,
+}
+
 /// Reads all content that is stored.
-fn verify(chunks: &LocalStore, report: &mut Report) {
-    chunks.verify(|chunk| {
+fn verify(chunks: &LocalReader, report: &mut Report) -> Content {
+    for pack in chunks.unreadable() {
+        let place = pack.path.display().to_string();
+        let what = format!(
+            "cannot be read, and nothing in it was checked: {}",
+            pack.why
+        );
+        report.add(place, what, Remedy::Store);
+    }
+    let counts = chunks.verify(|chunk| {
         if !chunk.intact {
             let place = format!("chunk {}", chunk.id);
             report.add(place, "its content is damaged", Remedy::Store);
         }
     });
+    let known = u64::try_from(chunks.unreadable().len()).unwrap_or(u64::MAX);
+    if counts.unreadable_packs > known {
+        let what = format!(
+            "{} packs became unreadable while they were read",
+            counts.unreadable_packs - known
+        );
+        report.add("chunks", what, Remedy::Store);
+    }
+    let notes = chunks.torn().iter().map(|tail| {
+        format!(
+            "{} ends in {} bytes of a record that was never finished; the next server does not \
+             use them, and nothing that was acknowledged is in them",
+            tail.path.display(),
+            tail.bytes
+        )
+    });
+    Content {
+        notes: notes.collect(),
+        counts,
+    }
 }
 
 /// Says from time to time how far a check is.
@@ -95,14 +130,21 @@ impl Progress {
     }
 }
 
-fn print(report: &Report, json: bool) -> Result<(), Failure> {
+fn print(report: &Report, content: Option<&Content>, json: bool) -> Result<(), Failure> {
     let counts = &report.counts;
+    let notes = content.map_or(&[][..], |content| &content.notes);
     if json {
         let problems: Vec<_> = report.problems.iter().map(as_json).collect();
         return output::json(&serde_json::json!({
             "clean": report.is_clean(),
             "problems_total": report.problems_total,
             "problems": problems,
+            "notes": notes,
+            "content": content.map(|content| serde_json::json!({
+                "intact": content.counts.intact,
+                "damaged": content.counts.damaged,
+                "unreadable_packs": content.counts.unreadable_packs,
+            })),
             "counts": {
                 "keys": counts.keys,
                 "workspaces": counts.workspaces,
@@ -134,6 +176,13 @@ fn print(report: &Report, json: bool) -> Result<(), Failure> {
             .into_iter()
             .map(|advice| format!("what to do: {advice}")),
     );
+    lines.extend(notes.iter().map(|note| format!("note: {note}")));
+    if let Some(Content { counts, .. }) = content {
+        lines.push(format!(
+            "content: {} chunks intact, {} damaged, {} packs unreadable",
+            counts.intact, counts.damaged, counts.unreadable_packs
+        ));
+    }
     let verdict = match report.problems_total {
         0 => "clean".to_owned(),
         1 => "1 problem".to_owned(),
@@ -150,8 +199,7 @@ fn print(report: &Report, json: bool) -> Result<(), Failure> {
         counts.blocks,
         counts.chunks
     ));
-    output::text(&lines.join("\n"));
-    Ok(())
+    output::text(&lines.join("\n"))
 }
 
 fn as_json(problem: &Problem) -> serde_json::Value {

@@ -1,6 +1,8 @@
 //! What each command does.
 
 mod check;
+mod gc;
+mod keys;
 mod mount;
 mod serve;
 mod session;
@@ -19,6 +21,8 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Workspace(command) => workspace::run(command, json),
         Command::Session(command) => session::run(command, json),
         Command::Mount(mount) => mount::run(&mount, json),
+        Command::Gc(gc) => gc::run(&gc, json),
+        Command::Keys(command) => keys::run(command, json),
         Command::Check(check) => return check::run(&check, json),
     }?;
     Ok(0)

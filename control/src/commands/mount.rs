@@ -18,9 +18,8 @@ use crate::types::{Mount, OpenSession, OpenedSession};
 const HELPERS: [&str; 2] = ["/sbin/mount.nfs", "/usr/sbin/mount.nfs"];
 
 pub(super) fn run(args: &cli::Mount, json: bool) -> Result<(), Failure> {
-    if !args.print_only && !args.dir.is_dir() {
-        let message = format!("{} is not a directory: make it first", args.dir.display());
-        return Err(Failure::new(FailureKind::NotFound, message));
+    if !args.print_only {
+        check_can_mount(args)?;
     }
     let client = client(&args.server)?;
     let session = session(args, &client)?;
@@ -28,9 +27,41 @@ pub(super) fn run(args: &cli::Mount, json: bool) -> Result<(), Failure> {
         .and_then(|mount| mount_or_print(args, &session, &mount, json));
     if mounted.is_err() && args.workspace.is_some() {
         // Nobody knows of it. Whether that works changes nothing about the failure to tell.
-        drop(client.delete(&path_of(&session, "")));
+        if let Ok(path) = path_of(&session, "") {
+            drop(client.delete(&path));
+        }
     }
-    mounted
+    mounted?;
+    tell(args, &session, json)
+}
+
+/// Refuses what cannot work, before anything is made for it.
+fn check_can_mount(args: &cli::Mount) -> Result<(), Failure> {
+    let shown = args.dir.display();
+    match std::fs::metadata(&args.dir) {
+        Ok(found) if found.is_dir() => {}
+        Ok(_) => {
+            let message = format!("{shown} is a file: name a directory to mount on");
+            return Err(Failure::new(FailureKind::Conflict, message));
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let message = format!("{shown} is not a directory: make it first");
+            return Err(Failure::new(FailureKind::NotFound, message));
+        }
+        Err(error) => return Err(Failure::io(format_args!("look at {shown}"), &error)),
+    }
+    if uses_helper(args) && !rustix::process::geteuid().is_root() {
+        let message = "mounting needs root: run this as root, or give --print-only and run as root \
+                       what that prints";
+        return Err(Failure::new(FailureKind::Denied, message));
+    }
+    Ok(())
+}
+
+/// Whether `mount` does it, rather than a system call.
+fn uses_helper(args: &cli::Mount) -> bool {
+    let has_helper = HELPERS.iter().any(|helper| Path::new(helper).exists());
+    has_helper && !args.no_helper
 }
 
 /// The session to mount; one that is opened for it if a workspace is given.
@@ -67,14 +98,20 @@ fn mount_or_print(
                 "mount": mount,
             }));
         }
-        output::text(&command);
-        return Ok(());
+        return output::text(&command);
     }
-    let has_helper = HELPERS.iter().any(|helper| Path::new(helper).exists());
-    if has_helper && !args.no_helper {
+    if uses_helper(args) {
         run_command(mount, &args.dir)?;
     } else {
         call_kernel(mount, &args.dir)?;
+    }
+    Ok(())
+}
+
+/// Says that it is mounted, which stays so if that cannot be said.
+fn tell(args: &cli::Mount, session: &str, json: bool) -> Result<(), Failure> {
+    if args.print_only {
+        return Ok(());
     }
     if json {
         return output::json(&serde_json::json!({ "mounted": args.dir, "session": session }));
@@ -82,8 +119,7 @@ fn mount_or_print(
     output::text(&format!(
         "session {session} is mounted on {}",
         args.dir.display()
-    ));
-    Ok(())
+    ))
 }
 
 /// `text` as one word of a shell's command line.
@@ -114,7 +150,7 @@ fn run_command(mount: &Mount, dir: &Path) -> Result<(), Failure> {
         // mount(8): 1 is wrong use or no permission.
         (_, Some(1), _) => Err(Failure::new(
             FailureKind::Denied,
-            "mount refused: it needs to run as root",
+            "mount refused, and says why above: it needs root, and the right to mount",
         )),
         (_, code, signal) => Err(Failure::error(format_args!(
             "mount failed (exit code {code:?}, signal {signal:?}): it says why above"

@@ -25,15 +25,13 @@ pub(super) fn serve(serve: cli::Serve, json: bool) -> Result<(), Failure> {
         if json {
             return output::json(&settings);
         }
-        output::text(settings.to_toml()?.trim_end());
-        return Ok(());
+        return output::text(settings.to_toml()?.trim_end());
     }
     if serve.check_config {
         if json {
             return output::json(&serde_json::json!({ "ok": true }));
         }
-        output::text("settings are good");
-        return Ok(());
+        return output::text("settings are good");
     }
     run(&settings, Furnish::Nothing, json)
 }
@@ -60,8 +58,15 @@ fn run(settings: &Settings, furnish: Furnish, json: bool) -> Result<(), Failure>
     runtime.block_on(async {
         // Before anything is begun, so that an early signal ends it well, too.
         let mut signals = Signals::new()?;
-        let server = Server::start(settings, furnish).await?;
-        print_ready(server.ready(), json)?;
+        let server = tokio::select! {
+            started = Server::start(settings, furnish) => started?,
+            // Reading a large store takes long. Nothing was promised to anybody yet.
+            () = signals.next() => std::process::exit(0),
+        };
+        if let Err(failure) = print_ready(server.ready(), json) {
+            // Whoever wants to know finds it in the data directory.
+            tracing::warn!(%failure, "serving all the same");
+        }
         tracing::info!(nfs = %server.ready().nfs_address, api = %server.ready().api_address, "serving");
         signals.next().await;
         tokio::select! {
@@ -105,8 +110,7 @@ fn print_ready(ready: &Ready, json: bool) -> Result<(), Failure> {
     if let Some(session) = &ready.session {
         lines.extend(describe(session));
     }
-    output::text(&lines.join("\n"));
-    Ok(())
+    output::text(&lines.join("\n"))
 }
 
 fn describe(session: &ReadySession) -> Vec<String> {

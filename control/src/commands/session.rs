@@ -2,48 +2,47 @@
 
 use super::client;
 use super::workspace::PAGES_MAX;
-use crate::cli::{Grant, OpenArgs, SessionCommand, TicketArgs};
+use crate::cli::{ForkArgs, Grant, OpenArgs, SessionCommand, TicketArgs};
 use crate::client::Client;
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
 use crate::output;
-use crate::types::{CreateTicket, Mount, OpenSession, OpenedSession, Page, Session};
+use crate::types::{
+    CreateTicket, ForkSession, Mount, OpenSession, OpenedSession, Page, Session, no_session,
+    parse_session,
+};
 
 pub(super) fn run(command: SessionCommand, json: bool) -> Result<(), Failure> {
     match command {
         SessionCommand::Open(args) => open(args, json),
+        SessionCommand::Fork(args) => fork(args, json),
         SessionCommand::Ls { workspace, server } => {
             list(&client(&server)?, workspace.as_deref(), json)
         }
         SessionCommand::Show { session, server } => {
-            let found: Session = client(&server)?.get(&path_of(&session, ""))?;
+            let found: Session = client(&server)?.get(&path_of(&session, "")?)?;
             show(&found, json)
         }
         SessionCommand::Close { session, server } => {
-            client(&server)?.delete(&path_of(&session, ""))?;
+            client(&server)?.delete(&path_of(&session, "")?)?;
             if json {
                 return output::json(&serde_json::json!({ "closed": session }));
             }
-            output::text(&format!("session {session} is closed"));
-            Ok(())
+            output::text(&format!("session {session} is closed"))
         }
         SessionCommand::Ticket(args) => ticket(&args, json),
     }
 }
 
-/// The path of a session in the API. What is not of an id's letters is left out of it: the server
-/// then says that there is no such session.
-pub(super) fn path_of(session: &str, rest: &str) -> String {
-    let id: String = session
-        .chars()
-        .map(|letter| {
-            if letter.is_ascii_alphanumeric() {
-                letter
-            } else {
-                '_'
-            }
-        })
-        .collect();
-    format!("/v1/sessions/{id}{rest}")
+/// The path of a session in the API.
+///
+/// # Errors
+///
+/// What was typed is no session's id.
+pub(super) fn path_of(session: &str, rest: &str) -> Result<String, Failure> {
+    match parse_session(session) {
+        Some(_) => Ok(format!("/v1/sessions/{session}{rest}")),
+        None => Err(Failure::new(FailureKind::Usage, no_session(session))),
+    }
 }
 
 /// Asks for a ticket of a session.
@@ -55,7 +54,7 @@ pub(super) fn make_ticket(client: &Client, session: &str, grant: &Grant) -> Resu
         directory: grant.directory.clone(),
         ttl_seconds: grant.ttl.map(|ttl| ttl.0.as_secs()),
     };
-    client.post(&path_of(session, "/tickets"), &create)
+    client.post(&path_of(session, "/tickets")?, &create)
 }
 
 fn open(args: OpenArgs, json: bool) -> Result<(), Failure> {
@@ -68,15 +67,31 @@ fn open(args: OpenArgs, json: bool) -> Result<(), Failure> {
         ttl_seconds: args.ttl.map(|ttl| ttl.0.as_secs()),
     };
     let opened: OpenedSession = client(&args.server)?.post("/v1/sessions", &open)?;
+    tell_opened(&opened, json)
+}
+
+fn fork(args: ForkArgs, json: bool) -> Result<(), Failure> {
+    let fork = ForkSession {
+        read_only: args.read_only,
+        identity: args.identity,
+        agent: args.agent,
+        run: args.run,
+        ttl_seconds: args.ttl.map(|ttl| ttl.0.as_secs()),
+    };
+    let path = path_of(&args.session, "/fork")?;
+    let opened: OpenedSession = client(&args.server)?.post(&path, &fork)?;
+    tell_opened(&opened, json)
+}
+
+fn tell_opened(opened: &OpenedSession, json: bool) -> Result<(), Failure> {
     if json {
-        return output::json(&opened);
+        return output::json(opened);
     }
     let id = &opened.session.id;
     let command = &opened.mount.mount_command;
     output::text(&format!(
         "session {id} is open; mount it with:\n\n  {command}"
-    ));
-    Ok(())
+    ))
 }
 
 fn ticket(args: &TicketArgs, json: bool) -> Result<(), Failure> {
@@ -84,8 +99,7 @@ fn ticket(args: &TicketArgs, json: bool) -> Result<(), Failure> {
     if json {
         return output::json(&mount);
     }
-    output::text(&mount.mount_command);
-    Ok(())
+    output::text(&mount.mount_command)
 }
 
 fn list(client: &Client, workspace: Option<&str>, json: bool) -> Result<(), Failure> {
@@ -123,8 +137,7 @@ fn list(client: &Client, workspace: Option<&str>, json: bool) -> Result<(), Fail
     output::table(
         ["SESSION", "WORKSPACE", "STATE", "AGENT", "BYTES", "CREATED"],
         &rows,
-    );
-    Ok(())
+    )
 }
 
 fn show(session: &Session, json: bool) -> Result<(), Failure> {
@@ -150,8 +163,7 @@ fn show(session: &Session, json: bool) -> Result<(), Failure> {
         format!("bytes      {}", session.used_bytes),
         format!("inodes     {}", session.inodes),
     ];
-    output::text(&lines.map(|line| line.trim_end().to_owned()).join("\n"));
-    Ok(())
+    output::text(&lines.map(|line| line.trim_end().to_owned()).join("\n"))
 }
 
 /// Escapes a query's value.
@@ -173,8 +185,12 @@ mod tests {
 
     #[test]
     fn what_people_type_stays_one_part_of_the_address() {
-        assert_eq!(path_of("00ff", "/tickets"), "/v1/sessions/00ff/tickets");
-        assert_eq!(path_of("../x?y", ""), "/v1/sessions/___x_y");
+        let path = path_of("00ff", "/tickets").unwrap();
+        assert_eq!(path, "/v1/sessions/00ff/tickets");
+        for wrong in ["", "..", "../x?y", "+1", " 1", "00000000000000001"] {
+            let refused = path_of(wrong, "").unwrap_err();
+            assert_eq!(refused.kind, FailureKind::Usage, "{wrong}");
+        }
         assert_eq!(escape("a&b ü"), "a%26b%20%C3%BC");
     }
 }

@@ -28,8 +28,7 @@ pub(super) fn run(command: WorkspaceCommand, json: bool) -> Result<(), Failure> 
             if json {
                 return output::json(&made);
             }
-            output::text(&format!("workspace {} is made", made.name));
-            Ok(())
+            output::text(&format!("workspace {} is made", made.name))
         }
         WorkspaceCommand::Ls { server } => list(&client(&server)?, json),
     }
@@ -54,6 +53,5 @@ fn list(client: &Client, json: bool) -> Result<(), Failure> {
         .into_iter()
         .map(|workspace| [workspace.name, workspace.created])
         .collect();
-    output::table(["NAME", "CREATED"], &rows);
-    Ok(())
+    output::table(["NAME", "CREATED"], &rows)
 }

@@ -4,6 +4,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -56,10 +57,15 @@ pub const ANY_PORTS: [&str; 4] = ["--listen", "127.0.0.1:0", "--api-listen", "12
 
 impl Server {
     pub fn start(verb: &str, dir: &Path) -> Self {
+        Self::start_with(verb, dir, &[])
+    }
+
+    pub fn start_with(verb: &str, dir: &Path, more: &[&str]) -> Self {
         let mut child = holdfast()
             .args(["--json", verb, "--data-dir"])
             .arg(dir)
             .args(ANY_PORTS)
+            .args(more)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -98,7 +104,9 @@ impl Server {
         if let Some(token) = token {
             request = request.header("authorization", format!("Bearer {token}"));
         }
-        let config = ureq::Agent::config_builder().http_status_as_error(false);
+        let config = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_global(Some(Duration::from_secs(20)));
         let agent: ureq::Agent = config.build().into();
         let mut response = agent.run(request.body(body.to_vec()).unwrap()).unwrap();
         let text = response.body_mut().read_to_string().unwrap();

@@ -12,15 +12,16 @@ use crate::image::{Block, Body, NameHasher, Usage, allocated};
 use crate::keyspace;
 use crate::keyspace::image::{self as keys, ImageKey};
 use crate::kv::KvError;
-use crate::layers::{ImageError, Item, LayerScan, Layers};
+use crate::layers::{ImageError, ImageScan, Layers};
 use crate::record::conflict::Conflict;
 use crate::record::entry::Entry;
 use crate::record::inode::InodeRecord;
 use crate::record::session::{FlushRecord, SessionRecord};
-use crate::record::workspace::WorkspaceRecord;
+use crate::record::workspace::{TenantRecord, WorkspaceRecord};
 use crate::record::{RecordError, block};
-use crate::session::session_layers;
+use crate::session::{session_layers, tree_of};
 use crate::stat::FileKind;
+use crate::tree::{NoTrees, Tree};
 
 /// Directories that are remembered to hang below the root. Beyond this many they are looked up
 /// again and again, which is slow and right.
@@ -60,19 +61,25 @@ impl Checker<'_> {
         record: &SessionRecord,
         workspace: &WorkspaceRecord,
     ) -> Result<(), KvError> {
-        let mut walk = self.begin_walk(id, record, workspace).await?;
+        let Some(tree) = self.tree_of(record, workspace).await? else {
+            return Ok(());
+        };
+        let mut walk = self.begin_walk(id, record, workspace, tree).await?;
         let layers = walk.layers.clone();
         let kv = self.reader.kv();
-        let mut scan = LayerScan::new(kv, layers.all());
+        let mut scan = ImageScan::new(kv, &layers);
         let mut seen: Option<Seen> = None;
         loop {
             let (key, value) = match scan.next().await {
                 Ok(None) => break,
-                Ok(Some(Item::Put(key, _, value))) => (key, value),
-                Ok(Some(Item::Remove(_) | Item::RemoveInode(_) | Item::Cut(..))) => continue,
+                Ok(Some(pair)) => pair,
                 Err(ImageError::Kv(error)) => return Err(error),
                 // Told where the layer is read.
                 Err(ImageError::Record(_) | ImageError::Key(_)) => continue,
+                Err(ImageError::Tree(error)) => {
+                    self.session_problem(id, error.to_string());
+                    return Ok(());
+                }
             };
             let inode = key.inode();
             if seen.as_ref().is_none_or(|seen| seen.inode != inode)
@@ -92,11 +99,28 @@ impl Checker<'_> {
         Ok(())
     }
 
+    /// The trees of a session's workspace. A damaged tenant is told where it is read.
+    async fn tree_of(
+        &self,
+        record: &SessionRecord,
+        workspace: &WorkspaceRecord,
+    ) -> Result<Option<Tree>, KvError> {
+        let found = self.reader.get(&keyspace::tenant(record.tenant)).await?;
+        let tenant = found.and_then(|value| TenantRecord::decode(&value).ok());
+        let trees = match self.options.trees {
+            Some(trees) => trees,
+            None if record.base.is_some() => return Ok(None),
+            None => &NoTrees,
+        };
+        Ok(tenant.map(|tenant| tree_of(trees, record, &tenant, workspace)))
+    }
+
     async fn begin_walk(
         &mut self,
         id: SessionId,
         record: &SessionRecord,
         workspace: &WorkspaceRecord,
+        tree: Tree,
     ) -> Result<Walk, KvError> {
         let flush = self.reader.get(&keyspace::session_flush(id)).await?;
         // One that cannot be decoded is told where it is read.
@@ -105,7 +129,7 @@ impl Checker<'_> {
         let counter = counter.and_then(|value| (*value).try_into().map(u64::from_le_bytes).ok());
         Ok(Walk {
             session: id,
-            layers: session_layers(id, record, workspace),
+            layers: session_layers(id, record, workspace, tree),
             hasher: NameHasher::new(workspace.name_key),
             block_bytes: u64::from(workspace.block_bytes),
             domain: DomainId::new(record.tenant.raw()),
@@ -405,7 +429,7 @@ impl Checker<'_> {
         match walk.layers.get(txn.as_ref(), key).await {
             Ok(value) => Ok(value),
             Err(ImageError::Kv(error)) => Err(error),
-            Err(ImageError::Record(_) | ImageError::Key(_)) => Ok(None),
+            Err(ImageError::Record(_) | ImageError::Key(_) | ImageError::Tree(_)) => Ok(None),
         }
     }
 

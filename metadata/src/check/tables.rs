@@ -2,7 +2,7 @@
 //! there.
 
 use base::limits::INODE_BLOCK;
-use base::{GatewayId, SessionId, TenantId, WorkspaceId};
+use base::{SessionId, TenantId, WorkspaceId};
 use bytes::Bytes;
 
 use super::reader::Scan;
@@ -116,7 +116,8 @@ impl Checker<'_> {
             return Ok(());
         };
         // What nothing lies below has no reason to say that something is removed.
-        let is_lowest = user.frozen.last().is_none_or(|lowest| *lowest == layer);
+        let is_lowest =
+            user.base.is_none() && user.frozen.last().is_none_or(|lowest| *lowest == layer);
         let mut scan = Scan::new(keyspace::delta_range(layer.session, layer.generation));
         loop {
             let page = self.reader.next(&mut scan).await?;
@@ -429,12 +430,11 @@ impl Checker<'_> {
 
     fn check_owner(&mut self, id: SessionId, value: &[u8], current: &Current) {
         let place = format!("owner of session {id}");
-        let Some(owner) = self.decoded(&place, OwnerRecord::decode(value)) else {
+        if self.decoded(&place, OwnerRecord::decode(value)).is_none() {
             return;
-        };
-        // Closing leaves a record of nobody, so that no straggler can write.
-        let closed = owner.gateway == GatewayId::new(0);
-        if !closed && !current.knows(id) {
+        }
+        // Closing takes it along.
+        if !current.knows(id) {
             let what = "the session does not exist";
             self.report.add(place, what, Remedy::Session);
         }

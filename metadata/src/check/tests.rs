@@ -18,9 +18,10 @@ use crate::record::conflict::{Conflict, ConflictKind, Place, Resolution};
 use crate::record::entry::Entry;
 use crate::record::inode::InodeRecord;
 use crate::record::session::Identity;
-use crate::session::{Fence, FlushBatch, StoredReply, load, take_over};
+use crate::session::{Fence, FlushBatch, FlushError, OwnError, StoredReply, load, take_over};
 use crate::stat::{FileKind, SetAttrs};
 use crate::store::{NewWorkspace, OpenSession, Store};
+use crate::tree::MemoryTrees;
 use base::{GatewayId, InodeId, Name};
 
 /// A session that is used without a gateway.
@@ -66,9 +67,15 @@ impl World {
         };
         let opened = store.open_session(TenantId::DEFAULT, open).await.unwrap();
         let session = opened.session.id;
-        let owned = take_over(kv.as_ref(), session, GatewayId::new(7), 1)
-            .await
-            .unwrap();
+        let owned = take_over(
+            kv.as_ref(),
+            &MemoryTrees::default(),
+            session,
+            GatewayId::new(7),
+            1,
+        )
+        .await
+        .unwrap();
         let config = ImageConfig {
             name_key: owned.workspace.name_key,
             block_bytes: owned.workspace.block_bytes,
@@ -164,7 +171,9 @@ impl World {
 
     async fn check(&self) -> Report {
         let exists = |_: DomainId, id: ChunkId| self.chunks.contains(&id);
+        let trees = MemoryTrees::default();
         let options = CheckOptions {
+            trees: Some(&trees),
             chunk_exists: Some(&exists),
             progress: None,
         };
@@ -357,6 +366,11 @@ async fn a_new_store_and_a_closed_session_are_clean() {
     let report = world.check().await;
     assert!(report.is_clean(), "{}", problems(&report));
     assert_eq!(report.counts.chunks, 3);
+    let owner_key = keyspace::session_owner(world.session);
+    let owner = (world.kv.begin().get(&owner_key, Isolation::Snapshot))
+        .await
+        .unwrap()
+        .unwrap();
     world
         .store
         .close_session(TenantId::DEFAULT, world.session)
@@ -364,6 +378,57 @@ async fn a_new_store_and_a_closed_session_are_clean() {
         .unwrap();
     let report = world.check().await;
     assert!(report.is_clean(), "{}", problems(&report));
+    world.damage(&owner_key, Some(&owner)).await;
+    let said = problems(&world.check().await);
+    assert!(said.contains("owner of session"), "{said}");
+}
+
+/// Nothing of a closed session is left, whoever writes to it meanwhile or afterwards.
+#[tokio::test]
+async fn a_closed_session_leaves_nothing_and_stays_closed() {
+    let mut world = World::new().await;
+    world.furnish().await;
+    let id = world.session;
+    let left = async |world: &World| {
+        let txn = world.kv.begin();
+        let mut left = 0;
+        for range in [
+            keyspace::session_all(id),
+            keyspace::delta_all(id),
+            keyspace::tickets_of(id),
+        ] {
+            let limit = crate::kv::RangeLimit::pairs(10);
+            let page = txn.get_range(&range, limit, Isolation::Snapshot).await;
+            left += page.unwrap().pairs.len();
+        }
+        left
+    };
+    let close = async |world: &World| world.store.close_session(TenantId::DEFAULT, id).await;
+    assert!(left(&world).await > 3);
+    // Two closes at once, and one that comes later.
+    let (first, second) = tokio::join!(close(&world), close(&world));
+    assert!(first.is_ok() || second.is_ok(), "{first:?} {second:?}");
+    assert!(close(&world).await.is_err());
+    assert_eq!(left(&world).await, 0);
+
+    // The owner has not heard of it: with what it last knew, and after looking again.
+    for _ in 0..2 {
+        let (changes, totals) = world.image.take_changes();
+        let batch = FlushBatch {
+            changes,
+            totals,
+            replies: Vec::new(),
+            forgotten: Vec::new(),
+            freeze: false,
+        };
+        let flushed = world.fence.flush(world.kv.as_ref(), &world.layers, &batch);
+        assert!(matches!(flushed.await, Err(FlushError::Fenced)));
+    }
+    let trees = MemoryTrees::default();
+    let taken = take_over(world.kv.as_ref(), &trees, id, GatewayId::new(7), 1).await;
+    assert!(matches!(taken, Err(OwnError::NotFound)));
+    assert_eq!(left(&world).await, 0);
+    assert!(world.check().await.is_clean());
 }
 
 /// Removing any key at all is noticed, and so is a byte too many in any value.

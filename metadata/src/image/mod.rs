@@ -254,6 +254,7 @@ impl Image {
                 return;
             }
             let durable = self.durable;
+            let before = self.cells.len();
             let mut excess = self.memory_bytes() - target;
             let (mut entries, mut blocks) = (0, 0);
             self.cells.retain(|_, slot| {
@@ -272,11 +273,31 @@ impl Image {
             });
             self.entries_total -= entries;
             self.blocks_total -= blocks;
-            self.evictions += 1;
+            // One that dropped nothing makes no load outdated.
+            self.evictions += u64::from(self.cells.len() < before);
         }
         if target == 0 {
             self.cells.shrink_to_fit();
         }
+    }
+
+    /// Forgets everything that is in no store: the image is as it was after the flush that wrote
+    /// `totals`, which was the last. Change numbers and write numbers go on; a load that began
+    /// before is not installed after it.
+    pub fn reset(&mut self, totals: Totals) {
+        // What could be evicted is as it is stored.
+        let durable = self.durable;
+        self.cells.retain(|_, slot| slot.is_evictable(durable));
+        let weights = self.cells.values().map(Slot::weight);
+        (self.entries_total, self.blocks_total) =
+            weights.fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
+        self.changes = Changes::default();
+        self.visible_bytes = totals.usage.bytes;
+        self.usage = totals.usage;
+        self.numbers = totals.numbers;
+        self.durable = self.applied;
+        self.buffered_bytes = 0;
+        self.evictions += 1;
     }
 
     /// The attributes of `inode` if they are in memory.

@@ -260,3 +260,39 @@ fn overwriting_succeeds_at_the_quota() {
     let (more, _) = image.run(|image| ops::write(image, cx, inode, 3 * 4096, &data));
     assert_eq!(more.unwrap_err(), FsError::QuotaExceeded.into());
 }
+
+/// What a full store refuses is taken back, with everything buffered; the rest stays in memory.
+#[test]
+fn a_reset_keeps_what_is_stored() {
+    let mut image = image();
+    let kept = file(&mut image);
+    write(&mut image, kept, 0, 100);
+    image.run(|image| image.settle_small(kept));
+    let (_, totals) = image.take_changes();
+    image.set_durable(image.applied());
+    let memory = image.memory_bytes();
+    let before = (image.usage(), image.evictions());
+
+    let caller = Caller::root();
+    let cx = Context {
+        caller: &caller,
+        now: Timestamp::new(4, 0),
+    };
+    let how = How::Guarded(SetAttrs::default());
+    let made = image.run(|image| ops::create(image, cx, InodeId::ROOT, b"g", how));
+    let lost = made.0.unwrap().object.inode;
+    write(&mut image, lost, 0, 50_000);
+    assert_ne!(image.usage(), before.0);
+    image.reset(totals);
+
+    assert_eq!(image.usage(), before.0);
+    assert!(image.evictions() > before.1);
+    assert!(image.is_clean());
+    assert!(image.memory_bytes() < memory, "the root has changed");
+    let look = |image: &mut Image, inode| image.run(|image| ops::getattr(image, inode)).0;
+    assert_eq!(look(&mut image, kept).unwrap().size, 100);
+    for inode in [lost, InodeId::ROOT] {
+        let miss = Miss::Inode(inode);
+        assert_eq!(look(&mut image, inode), Err(miss.into()));
+    }
+}

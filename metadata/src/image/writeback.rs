@@ -89,6 +89,16 @@ impl Image {
         }
     }
 
+    /// All files with data that is not in their block maps.
+    #[must_use]
+    pub fn unwritten_inodes(&self) -> Vec<InodeId> {
+        self.cells
+            .keys()
+            .copied()
+            .filter(|inode| self.has_unwritten(*inode))
+            .collect()
+    }
+
     /// All files with data that no write-back has taken yet.
     #[must_use]
     pub fn dirty_inodes(&self) -> Vec<InodeId> {

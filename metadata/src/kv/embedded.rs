@@ -5,6 +5,9 @@
 //! with one sync. Nothing is visible before. Reads go to a snapshot of the newest version and
 //! never wait for the writer.
 //!
+//! A small file beside it witnesses the newest version that was acknowledged, for the engine goes
+//! back to an older one without a word if the newest is damaged (`witness.rs`).
+//!
 //! After an I/O error the thread closes and reopens the file until that works. Which commits the
 //! error left behind is then read from the file itself, so that an unknown outcome is rare.
 //!
@@ -13,6 +16,7 @@
 mod file;
 mod queue;
 mod space;
+mod witness;
 mod writer;
 
 #[cfg(test)]
@@ -138,8 +142,30 @@ impl EmbeddedKv {
         options: &EmbeddedOptions,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, OpenError> {
-        let settings = Settings::new(path, options);
-        let (file, lock) = File::open_or_create(&settings)?;
+        Self::start(Settings::new(path, options), path, options, clock)
+    }
+
+    /// Opens the store in the file `path` without changing it, to read what is in it: what would
+    /// be written stays in memory and is forgotten. Commits are for nobody.
+    ///
+    /// # Errors
+    ///
+    /// As [`EmbeddedKv::open`], and if there is no such file.
+    pub fn look_at(
+        path: &Path,
+        options: &EmbeddedOptions,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, OpenError> {
+        Self::start(Settings::to_look_at(path, options), path, options, clock)
+    }
+
+    fn start(
+        settings: Settings,
+        path: &Path,
+        options: &EmbeddedOptions,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, OpenError> {
+        let (file, lock, witness) = File::open_or_create(&settings)?;
         let newest = file.newest().map_err(|failure| failure.on_open(path))?;
         let version = newest.version;
         let space = Space::new(path, options.reserve_bytes, Arc::clone(&clock));
@@ -152,12 +178,17 @@ impl EmbeddedKv {
             down: Mutex::new(None),
             space,
         });
-        let writer = writer::start(Arc::clone(&shared), settings, file, lock, version).map_err(
-            |source| OpenError::Io {
-                path: path.to_owned(),
-                source,
-            },
-        )?;
+        let writer = writer::start(
+            Arc::clone(&shared),
+            settings,
+            file,
+            (lock, witness),
+            version,
+        )
+        .map_err(|source| OpenError::Io {
+            path: path.to_owned(),
+            source,
+        })?;
         Ok(Self {
             shared,
             writer: Mutex::new(Some(writer)),

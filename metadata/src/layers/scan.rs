@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use base::InodeId;
 use bytes::Bytes;
 
-use super::{Base, ImageError, LayerId, join, untag};
+use super::{ImageError, LayerId, join, untag};
 use crate::keyspace::image::{self as keys, ImageKey};
 use crate::kv::{Isolation, KeyRange, Kv, RangeLimit};
 
@@ -23,6 +23,18 @@ pub enum Item {
     RemoveInode(InodeId),
     /// Blocks of an inode from here on are gone in what lies below. Blocks that follow stay.
     Cut(InodeId, u32),
+}
+
+impl Item {
+    /// Where in the order of keys it comes.
+    #[must_use]
+    pub fn key(&self) -> Bytes {
+        match self {
+            Self::Put(_, key, _) | Self::Remove(key) => key.clone(),
+            Self::RemoveInode(inode) => keys::inode(*inode).into(),
+            Self::Cut(inode, first) => keys::cut(*inode, *first).into(),
+        }
+    }
 }
 
 /// Reads layers from the first key to the last.
@@ -195,15 +207,5 @@ impl Cursor {
     fn take(&mut self, key: &Bytes) -> Option<Bytes> {
         let (_, value) = self.page.pop_front_if(|(at, _)| at == key)?;
         Some(value)
-    }
-}
-
-impl Base {
-    /// Everything in the base, if that is little enough to be known without reading.
-    #[must_use]
-    pub fn pairs(&self) -> Vec<(Bytes, Bytes)> {
-        match self {
-            Self::Empty { root } => vec![(keys::inode(InodeId::ROOT).into(), root.encode())],
-        }
     }
 }

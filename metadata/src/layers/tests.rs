@@ -3,14 +3,16 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use base::{ManualClock, Name, Timestamp};
+use base::{DomainId, ManualClock, Name, Timestamp};
 use proptest::prelude::*;
 
 use super::*;
 use crate::keyspace::image as keys;
 use crate::kv::Kv;
 use crate::kv::memory::MemoryKv;
+use crate::session::fold;
 use crate::stat::{Device, FileKind, Stat};
+use crate::tree::{MemoryTrees, TreeKeys, Trees};
 
 const INODES: u64 = 5;
 const BLOCKS: u32 = 8;
@@ -30,6 +32,8 @@ enum Step {
     /// What was done so far is written.
     Flush,
     Freeze,
+    /// The frozen layers become a tree.
+    Fold,
     /// From here on another session, over the frozen layers of this one.
     Fork,
     /// Back to an earlier session.
@@ -51,6 +55,7 @@ fn steps() -> impl Strategy<Value = Step> {
         1 => (0..3_u8).prop_map(Step::NoConflict),
         6 => Just(Step::Flush),
         2 => Just(Step::Freeze),
+        2 => Just(Step::Fold),
         1 => Just(Step::Fork),
         1 => (0..4_usize).prop_map(Step::Switch),
     ]
@@ -112,7 +117,9 @@ impl World {
                 self.set(keys::inode(InodeId::new(*inode)), value);
             }
             Step::Block(inode, block) if alive(inode) => {
-                self.set(keys::block(InodeId::new(*inode), *block), value);
+                let content = crate::image::Block::inline(value);
+                let record = crate::record::block::encode(&content);
+                self.set(keys::block(InodeId::new(*inode), *block), record);
             }
             Step::NoBlock(inode, block) if alive(inode) => {
                 self.remove(keys::block(InodeId::new(*inode), *block));
@@ -214,10 +221,20 @@ impl World {
 
     /// The whole image, and the frozen part of it as a change of the base.
     async fn verify_all(&self, kv: &dyn Kv) {
-        let base: BTreeMap<Vec<u8>, Bytes> = (self.layers.base().pairs().into_iter())
-            .map(|(key, value)| (key.to_vec(), value))
-            .collect();
-        let mut image = base;
+        let mut image = BTreeMap::new();
+        let mut whole = self.layers.base().tree().scan(
+            self.layers.base().root().unwrap_or_default(),
+            &KeyRange {
+                start: Bytes::new(),
+                end: Bytes::from_static(&[0xff; 8]),
+            },
+        );
+        if self.layers.base().root().is_none() {
+            image.insert(keys::inode(InodeId::ROOT), root().encode());
+        }
+        while let Some((key, value)) = whole.next().await.unwrap() {
+            image.insert(key.to_vec(), value);
+        }
         let mut scan = LayerScan::new(kv, self.layers.all());
         let mut last = Vec::new();
         while let Some(item) = scan.next().await.unwrap() {
@@ -243,6 +260,41 @@ impl World {
             last = at;
         }
         assert_eq!(image, self.model);
+        let mut scan = ImageScan::new(kv, &self.layers);
+        let mut seen = BTreeMap::new();
+        while let Some((key, value)) = scan.next().await.unwrap() {
+            let before = seen.insert(format!("{key:?}"), value);
+            assert_eq!(before, None, "{key:?} comes twice");
+        }
+        let decoded = |key: &[u8]| format!("{:?}", keys::decode(key).unwrap());
+        let expected = self
+            .model
+            .iter()
+            .map(|(key, value)| (decoded(key), value.clone()));
+        assert_eq!(seen, expected.collect());
+    }
+
+    /// Folds the frozen layers; their image stays what it was.
+    async fn fold(&mut self, kv: &dyn Kv) {
+        let layers = &self.layers;
+        let folded = fold(kv, layers.frozen(), layers.base(), |_| {})
+            .await
+            .unwrap();
+        let tree = layers.base().tree().clone();
+        tree.verify(folded.root).await.unwrap();
+        let base = Base::Tree {
+            tree,
+            root: folded.root,
+        };
+        self.layers = Layers::new(layers.open(), Vec::new(), base);
+    }
+}
+
+fn empty(root: InodeRecord) -> Base {
+    let keys = TreeKeys::new(DomainId::new(1), &[1; 32], &[2; 32]);
+    Base::Empty {
+        tree: MemoryTrees::default().open(keys),
+        root: root.into(),
     }
 }
 
@@ -262,7 +314,7 @@ async fn run(steps: &[Step]) {
     };
     let first = World {
         model: BTreeMap::from([(keys::inode(InodeId::ROOT), root.encode())]),
-        layers: Layers::new(session(1), Vec::new(), Base::Empty { root: root.into() }),
+        layers: Layers::new(session(1), Vec::new(), empty(root)),
         changes: Changes::default(),
         gone: BTreeSet::new(),
     };
@@ -275,6 +327,7 @@ async fn run(steps: &[Step]) {
                 worlds[current].flush(kv.as_ref()).await;
                 worlds[current].freeze();
             }
+            Step::Fold => worlds[current].fold(kv.as_ref()).await,
             Step::Fork => {
                 let source = &mut worlds[current];
                 source.flush(kv.as_ref()).await;

@@ -17,6 +17,7 @@ mod settle;
 mod slots;
 mod survive;
 mod text;
+mod trees;
 mod view;
 
 #[cfg(test)]
@@ -39,6 +40,7 @@ use object::Object;
 use report::Found;
 use slots::Slots;
 
+pub use trees::TreeView;
 pub use view::{Content, ContentError, Difference, Differences, ImageView, Origin, Pair, Side};
 pub use view::{MergeFuture, ShortId, ShortIdError};
 

@@ -2,4 +2,5 @@
 
 mod laws;
 mod rows;
+mod trees;
 mod world;

@@ -11,6 +11,9 @@ const HAS_LINK: u8 = 1;
 const HAS_VERIFIER: u8 = 2;
 const HAS_INLINE: u8 = 4;
 
+/// Where the allocated bytes are in an encoded record.
+const USED_OFFSET: usize = 1 + 1 + 1 + 4 * 4 + 8;
+
 /// An inode as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InodeRecord {
@@ -90,6 +93,16 @@ impl InodeRecord {
             to.bytes(inline);
         }
         to.finish()
+    }
+
+    /// The allocated bytes in a stored value, without decoding the rest. `None` if the value is too
+    /// short or of a version this release does not know.
+    #[must_use]
+    pub fn used_of(record: &[u8]) -> Option<u64> {
+        let mut from = Reader::new(record, VERSION).ok()?;
+        // Kind, flags, mode, links, user, group, size.
+        let _: [u8; USED_OFFSET - 1] = from.array().ok()?;
+        from.u64().ok()
     }
 
     /// Decodes the stored value of `inode`.
@@ -200,6 +213,8 @@ mod tests {
         bytes.extend([0, 0, 0, 3, b'a', b'b', b'c']);
         assert_eq!(record().encode(), bytes);
         assert_eq!(InodeRecord::decode(InodeId::new(9), &bytes), Ok(record()));
+        assert_eq!(InodeRecord::used_of(&bytes), Some(4096));
+        assert_eq!(InodeRecord::used_of(&bytes[..30]), None);
     }
 
     proptest! {

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use super::{Reader, RecordError, Writer};
 use crate::image::{InodeNumbers, Totals, Usage};
 use crate::layers::LayerId;
+use crate::tree::Root;
 
 const VERSION: u8 = 1;
 
@@ -54,6 +55,8 @@ pub struct SessionRecord {
     pub generation: u32,
     /// The frozen layers under it, newest first.
     pub frozen: Vec<LayerId>,
+    /// The tree below the layers; `None` if there is nothing but a root directory.
+    pub base: Option<Root>,
     /// Usage of the image that the frozen layers and the base make.
     pub frozen_usage: Usage,
     /// Raised to make all handles given out so far stale.
@@ -100,6 +103,8 @@ impl SessionRecord {
             to.u64(layer.session.raw());
             to.u32(layer.generation);
         }
+        to.u8(u8::from(self.base.is_some()));
+        to.raw(&self.base.unwrap_or_default().to_bytes());
         to.u64(self.frozen_usage.bytes);
         to.u64(self.frozen_usage.inodes);
         to.u32(self.revocation);
@@ -144,6 +149,7 @@ impl SessionRecord {
                 generation: from.u32()?,
             });
         }
+        let base = (from.flag()?, Root::from_bytes(from.array()?));
         let frozen_usage = Usage {
             bytes: from.u64()?,
             inodes: from.u64()?,
@@ -162,6 +168,7 @@ impl SessionRecord {
             identity,
             generation,
             frozen,
+            base: base.0.then_some(base.1),
             frozen_usage,
             revocation,
             agent,
@@ -307,6 +314,7 @@ mod tests {
                 session: SessionId::new(9),
                 generation: 8,
             }],
+            base: Some(Root::from_bytes([7; 32])),
             frozen_usage: Usage {
                 bytes: 5,
                 inodes: 6,

@@ -58,16 +58,18 @@ pub fn frozen(layers: &Layers) -> Layers {
     })
 }
 
-/// Why a flush failed. In every case nothing of it was written.
+/// Why a flush failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FlushError {
-    /// Another gateway owns the session now.
+    /// Another gateway owns the session now. Nothing was written, unless an attempt before had an
+    /// unknown outcome.
     #[error("the session was taken over")]
     Fenced,
-    /// The device is full.
+    /// The device is full. Nothing was written.
     #[error("no space is left for the metadata store")]
     NoSpace,
-    /// The store failed.
+    /// The store failed. It may be tried again with the same batch, and with no other: whether
+    /// this one was written may be unknown.
     #[error("flush the session")]
     Kv(#[source] KvError),
 }
@@ -80,6 +82,8 @@ pub struct Fence {
     number: u64,
     version: Version,
     refresh: bool,
+    /// The outcome of the last attempt is unknown. Nothing may be written before it is settled.
+    unsettled: bool,
 }
 
 impl Fence {
@@ -95,6 +99,7 @@ impl Fence {
             number,
             version,
             refresh: false,
+            unsettled: false,
         }
     }
 
@@ -120,7 +125,7 @@ impl Fence {
     ///
     /// # Errors
     ///
-    /// See [`FlushError`]; nothing was written then.
+    /// See [`FlushError`]. After [`FlushError::Kv`] the same batch may be flushed again.
     ///
     /// # Cancellation
     ///
@@ -134,6 +139,9 @@ impl Fence {
         let mut attempt = 0;
         loop {
             attempt += 1;
+            if self.unsettled && self.settle(kv).await? {
+                return Ok(());
+            }
             let error = match self.try_flush(kv, layers, batch).await {
                 Ok(version) => {
                     self.version = version;
@@ -149,9 +157,10 @@ impl Fence {
                 KvError::Conflict | KvError::VersionTooOld if attempt < ATTEMPTS_MAX => {
                     self.refresh = true;
                 }
-                KvError::OutcomeUnknown if attempt < ATTEMPTS_MAX => {
-                    if self.settle(kv).await? {
-                        return Ok(());
+                KvError::OutcomeUnknown => {
+                    self.unsettled = true;
+                    if attempt >= ATTEMPTS_MAX {
+                        return Err(FlushError::Kv(KvError::OutcomeUnknown));
                     }
                 }
                 error => return Err(FlushError::Kv(error)),
@@ -217,8 +226,12 @@ impl Fence {
         };
         let mut record = SessionRecord::decode(&found).map_err(corrupt)?;
         let (open, after) = (layers.open(), frozen(layers));
+        if record.generation != open.generation {
+            return Err(FlushError::Fenced);
+        }
         record.generation = after.open().generation;
-        record.frozen = after.frozen().to_vec();
+        // The record's own list: a fold may have shortened it.
+        record.frozen.insert(0, open);
         record.frozen_usage = batch.totals.usage;
         txn.set(&key, &record.encode());
         let user = keyspace::layer_user(open.session, open.generation, self.session);
@@ -267,6 +280,7 @@ impl Fence {
         let committed = txn.commit().await.map_err(FlushError::Kv)?;
         self.version = committed.version;
         self.refresh = false;
+        self.unsettled = false;
         if number == self.number + 1 {
             self.number = number;
             return Ok(true);

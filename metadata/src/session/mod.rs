@@ -1,10 +1,12 @@
 //! A session in the store: taking it over, loading its image, flushing its changes.
 
 mod flush;
+mod fold;
 mod load;
 mod own;
 
 pub use flush::{Fence, FlushBatch, FlushError, StoredReply, frozen};
+pub use fold::fold;
 pub use load::{Loaded, load};
 pub(crate) use own::REPLIES_MAX;
-pub use own::{OwnError, Owned, session_layers, take_over};
+pub use own::{OwnError, Owned, session_layers, take_over, tree_of};

@@ -3,7 +3,7 @@
 //! Whoever commits a raised epoch owns the session. Every flush conflicts with a change of the
 //! owner record, so the owner before cannot write any more, whether it has noticed or not.
 
-use base::{Epoch, GatewayId, InodeId, SessionId};
+use base::{DomainId, Epoch, GatewayId, InodeId, SessionId};
 use bytes::Bytes;
 
 use super::flush::Fence;
@@ -16,6 +16,7 @@ use crate::record::inode::InodeRecord;
 use crate::record::session::{FlushRecord, OwnerRecord, ReplyRecord, SessionRecord, SessionState};
 use crate::record::workspace::{TenantRecord, WorkspaceRecord};
 use crate::stat::{Device, FileKind, Stat};
+use crate::tree::{Tree, TreeKeys, Trees};
 
 /// Most attempts at a takeover before the caller hears of it.
 const ATTEMPTS_MAX: u32 = 20;
@@ -69,6 +70,7 @@ pub struct Owned {
 /// Not cancel-safe: the session may or may not be owned afterwards. Taking over again settles it.
 pub async fn take_over(
     kv: &dyn Kv,
+    trees: &dyn Trees,
     session: SessionId,
     gateway: GatewayId,
     nonce: u64,
@@ -76,7 +78,7 @@ pub async fn take_over(
     let mut attempt = 0;
     loop {
         attempt += 1;
-        match try_take_over(kv, session, gateway, nonce).await {
+        match try_take_over(kv, trees, session, gateway, nonce).await {
             // Another takeover won, or we cannot tell: the next one is ours or conflicts again.
             Err(OwnError::Kv(
                 KvError::Conflict | KvError::VersionTooOld | KvError::OutcomeUnknown,
@@ -88,6 +90,7 @@ pub async fn take_over(
 
 async fn try_take_over(
     kv: &dyn Kv,
+    trees: &dyn Trees,
     id: SessionId,
     gateway: GatewayId,
     nonce: u64,
@@ -129,7 +132,12 @@ async fn try_take_over(
     txn.set(&owner_key, &owner.encode());
     let committed = txn.commit().await?;
     Ok(Owned {
-        layers: session_layers(id, &session, &workspace),
+        layers: session_layers(
+            id,
+            &session,
+            &workspace,
+            tree_of(trees, &session, &tenant, &workspace),
+        ),
         open_is_empty,
         fence: Fence::new(id, owner, flush.number, committed.version),
         totals: flush.totals,
@@ -173,19 +181,37 @@ async fn stored_replies(
         .collect())
 }
 
+/// The trees of a workspace.
+#[must_use]
+pub fn tree_of(
+    trees: &dyn Trees,
+    session: &SessionRecord,
+    tenant: &TenantRecord,
+    workspace: &WorkspaceRecord,
+) -> Tree {
+    let domain = DomainId::new(session.tenant.raw());
+    let keys = TreeKeys::new(domain, &tenant.domain_key, &workspace.name_key);
+    trees.open(keys)
+}
+
 /// Where a session's image is.
 #[must_use]
 pub fn session_layers(
     id: SessionId,
     record: &SessionRecord,
     workspace: &WorkspaceRecord,
+    tree: Tree,
 ) -> Layers {
     let open = LayerId {
         session: id,
         generation: record.generation,
     };
-    let base = Base::Empty {
-        root: Box::new(root_record(workspace)),
+    let base = match record.base {
+        Some(root) => Base::Tree { tree, root },
+        None => Base::Empty {
+            tree,
+            root: Box::new(root_record(workspace)),
+        },
     };
     Layers::new(open, record.frozen.clone(), base)
 }

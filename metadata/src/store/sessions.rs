@@ -1,6 +1,6 @@
 //! Sessions: opening, listing, closing.
 
-use base::{GatewayId, SessionId, TenantId, Timestamp, WorkspaceId};
+use base::{SessionId, TenantId, Timestamp, WorkspaceId};
 use bytes::Bytes;
 
 use super::tickets::{NewTicket, TICKETS_READ_MAX, hash_in_index, write_ticket};
@@ -9,8 +9,9 @@ use crate::image::{InodeNumbers, Totals, Usage};
 use crate::keyspace;
 use crate::kv::{Isolation, KeyRange, RangeLimit, Transaction};
 use crate::layers::LayerId;
-use crate::record::session::{FlushRecord, Identity, OwnerRecord, SessionRecord, SessionState};
-use crate::transact::Budget;
+use crate::record::session::{FlushRecord, Identity, SessionRecord, SessionState};
+use crate::transact::{Budget, Earlier};
+use crate::tree::Root;
 
 /// Longest agent or run name, in bytes.
 const LABEL_BYTES_MAX: usize = 256;
@@ -111,6 +112,7 @@ impl Store {
             identity: open.identity,
             generation: 1,
             frozen: Vec::new(),
+            base: None,
             frozen_usage: Usage::default(),
             revocation: 1,
             agent: open.agent,
@@ -188,6 +190,7 @@ impl Store {
                         identity: fork.identity.unwrap_or(from.identity),
                         generation: 1,
                         frozen: from.frozen,
+                        base: from.base,
                         frozen_usage: from.frozen_usage,
                         revocation: 1,
                         agent: fork.agent.clone(),
@@ -218,6 +221,55 @@ impl Store {
             session,
             ticket: text,
         })
+    }
+
+    /// Puts a tree in place of a session's last frozen layers and its base, which have the same
+    /// content, and drops those layers that nobody else lists. `false` if the session's layers are
+    /// not the ones that were said; nothing is changed then.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, or the store fails.
+    ///
+    /// # Cancellation
+    ///
+    /// Not cancel-safe: it may or may not have been done.
+    pub async fn replace_layers(
+        &self,
+        id: SessionId,
+        frozen: &[LayerId],
+        base: Option<Root>,
+        root: Root,
+    ) -> Result<bool, StoreError> {
+        self.transactor
+            .transact(Budget::default(), |txn, earlier| {
+                Box::pin(async move {
+                    let what = format!("session {id}");
+                    let key = keyspace::session_meta(id);
+                    let found = txn.get(&key, Isolation::Serializable).await?;
+                    let Some(found) = found else {
+                        return Err(StoreError::NotFound { what });
+                    };
+                    let mut record = SessionRecord::decode(&found).map_err(damaged(&what))?;
+                    if earlier == Earlier::Unknown && record.base == Some(root) {
+                        // Only the owner folds, so it was an attempt of ours.
+                        let done = frozen.iter().all(|layer| !record.frozen.contains(layer));
+                        return Ok(done);
+                    }
+                    if record.base != base || !record.frozen.ends_with(frozen) {
+                        return Ok(false);
+                    }
+                    let kept = record.frozen.len().saturating_sub(frozen.len());
+                    record.frozen.truncate(kept);
+                    record.base = Some(root);
+                    txn.set(&key, &record.encode());
+                    for layer in frozen {
+                        leave_layer(txn, *layer, id).await?;
+                    }
+                    Ok(true)
+                })
+            })
+            .await
     }
 
     /// A session.
@@ -325,29 +377,10 @@ impl Store {
     /// Not cancel-safe: closing again finishes it.
     pub async fn close_session(&self, tenant: TenantId, id: SessionId) -> Result<(), StoreError> {
         let info = self.session(tenant, id).await?;
-        let nonce = self.rng.u64();
         let workspace = info.record.workspace;
         self.transactor
             .transact(Budget::default(), |txn, _| {
                 Box::pin(async move {
-                    // Whoever owns the session can flush no more: its epoch is over.
-                    let owner = txn
-                        .get(&keyspace::session_owner(id), Isolation::Serializable)
-                        .await?;
-                    let epoch = match owner {
-                        Some(record) => {
-                            OwnerRecord::decode(&record)
-                                .map_err(damaged("owner"))?
-                                .epoch
-                        }
-                        None => base::Epoch::new(0),
-                    };
-                    let gateway = GatewayId::new(0);
-                    let owner = OwnerRecord {
-                        gateway,
-                        epoch: epoch.next(),
-                        nonce,
-                    };
                     let tickets = txn
                         .get_range(
                             &keyspace::tickets_of(id),
@@ -371,13 +404,16 @@ impl Store {
                             leave_layer(txn, layer, id).await?;
                         }
                     }
+                    // With the owner record: whoever owns the session can flush no more, for a flush
+                    // conflicts with any change of it and finds none. Its epoch is not begun again,
+                    // for a session's number is not given again and nobody takes over a session
+                    // that is gone.
                     txn.clear_range(&keyspace::session_all(id));
                     txn.clear(&keyspace::session_of(tenant, workspace, id));
                     txn.clear_range(&keyspace::tickets_of(id));
                     for (key, _) in tickets.pairs {
                         txn.clear(&keyspace::ticket(&hash_in_index(&key)?));
                     }
-                    txn.set(&keyspace::session_owner(id), &owner.encode());
                     Ok::<(), StoreError>(())
                 })
             })

@@ -21,6 +21,8 @@ const PANIC: u32 = 2;
 const BIG: u32 = 3;
 /// Closes the connection.
 const CLOSE: u32 = 4;
+/// Keeps the call, whose reply will have a mebibyte, until the test answers it.
+const READ: u32 = 5;
 
 const MEBIBYTE: usize = 1024 * 1024;
 
@@ -36,7 +38,7 @@ struct Puppet {
 }
 
 impl Service for Puppet {
-    fn call(self: &Arc<Self>, record: Bytes, guard: CallGuard) -> Option<Reply> {
+    fn call(self: &Arc<Self>, record: Bytes, mut guard: CallGuard) -> Option<Reply> {
         self.taken.fetch_add(1, Ordering::SeqCst);
         let word = |at: usize| Some(u32::from_be_bytes(*record.get(at..)?.first_chunk()?));
         let (Some(xid), Some(what)) = (word(0), word(4)) else {
@@ -45,7 +47,8 @@ impl Service for Puppet {
         };
         match what {
             ECHO => Some(rpc::success(xid).finish()),
-            HOLD => {
+            HOLD | READ => {
+                guard.reserve(self.reply_bytes(&record));
                 self.held.lock().push((xid, guard));
                 None
             }
@@ -58,6 +61,13 @@ impl Service for Puppet {
                 None
             }
             _ => panic!("as announced"),
+        }
+    }
+
+    fn reply_bytes(&self, record: &Bytes) -> usize {
+        match record.get(4..).and_then(<[u8]>::first_chunk) {
+            Some(what) if [BIG, READ].contains(&u32::from_be_bytes(*what)) => MEBIBYTE,
+            _ => 0,
         }
     }
 
@@ -317,6 +327,175 @@ async fn a_reserved_reply_counts_as_held() {
     server
         .await_that("all are taken", |server| server.taken() == 3)
         .await;
+}
+
+/// A call with so much data that its record has `bytes` bytes.
+fn big_call(xid: u32, bytes: usize) -> Vec<u8> {
+    let mut call = call(xid, ECHO).to_vec();
+    call.resize(4 + bytes, 7);
+    let mark = 0x8000_0000 | u32::try_from(bytes).unwrap();
+    call[..4].copy_from_slice(&mark.to_be_bytes());
+    call
+}
+
+/// Sends as much of `bytes` as the sockets take until nothing moves for a while.
+async fn send_what_goes(server: &Fixture, stream: &mut TcpStream, mut bytes: &[u8]) {
+    stream.set_nonblocking(true).unwrap();
+    for _ in 0..2 {
+        while let Ok(sent @ 1..) = stream.write(bytes) {
+            bytes = &bytes[sent..];
+        }
+        server.settle().await;
+    }
+    stream.set_nonblocking(false).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn half_records_are_bounded_and_give_way_to_whole_ones() {
+    let limits = ServerLimits {
+        receiving_bytes_max: 4 * MEBIBYTE,
+        pressed_deadline: Duration::from_millis(400),
+        ..ServerLimits::default()
+    };
+    let server = serve(limits).await;
+    let held = || server.counters.receiving_bytes.value();
+    let half = big_call(1, MEBIBYTE);
+    let mut hogs: Vec<TcpStream> = (0..24).map(|_| server.connect()).collect();
+    let mut most = 0;
+    for hog in &mut hogs {
+        send_what_goes(&server, hog, &half[..MEBIBYTE - 100_000]).await;
+        most = most.max(held());
+    }
+    // Room was granted, to some of them.
+    assert!(most > MEBIBYTE && most <= 4 * MEBIBYTE, "{most} bytes held");
+    // Small calls need none.
+    let mut modest = server.connect();
+    modest.write_all(&call(3, ECHO)).unwrap();
+    assert_eq!(reply(&mut modest), Some((3, 24)));
+    // A big one waits until those before it have been given up, which is soon.
+    for length in [MEBIBYTE, base::limits::RECORD_BYTES_MAX] {
+        modest.write_all(&big_call(4, length)).unwrap();
+        assert_eq!(reply(&mut modest), Some((4, 24)));
+    }
+    assert!(held() <= 4 * MEBIBYTE);
+    assert!(server.counters.ended_slow_record.value() > 10);
+    assert!(server.counters.paused.value() > 10);
+    drop(hogs);
+    let all_is_back = |server: &Fixture| server.counters.receiving_bytes.value() == 0;
+    server.await_that("all is given back", all_is_back).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn half_records_in_many_fragments_are_bounded_too() {
+    let limits = ServerLimits {
+        receiving_bytes_max: 4 * MEBIBYTE,
+        ..ServerLimits::default()
+    };
+    let server = serve(limits).await;
+    let fragment = [&4000_u32.to_be_bytes()[..], &[7; 4000]].concat();
+    let half = fragment.repeat(220);
+    let mut hogs: Vec<TcpStream> = (0..12).map(|_| server.connect()).collect();
+    for hog in &mut hogs {
+        send_what_goes(&server, hog, &half).await;
+        let held = server.counters.receiving_bytes.value();
+        assert!(held <= 4 * MEBIBYTE, "{held} bytes held");
+    }
+    assert!(server.counters.receiving_bytes.value() > MEBIBYTE);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_big_records_at_once_all_arrive() {
+    let limits = ServerLimits {
+        receiving_bytes_max: MEBIBYTE,
+        process_bytes_max: MEBIBYTE,
+        ..ServerLimits::default()
+    };
+    let server = serve(limits).await;
+    let call = big_call(1, base::limits::RECORD_BYTES_MAX);
+    std::thread::scope(|scope| {
+        for _ in 0..16 {
+            scope.spawn(|| {
+                let mut stream = server.connect();
+                for _ in 0..8 {
+                    stream.write_all(&call).unwrap();
+                    assert_eq!(reply(&mut stream), Some((1, 24)));
+                }
+            });
+        }
+    });
+    assert_eq!(server.counters.ended_slow_record.value(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn big_replies_asked_for_at_once_stay_within_the_budget() {
+    let limits = ServerLimits {
+        process_bytes_max: 4 * MEBIBYTE,
+        ..ServerLimits::default()
+    };
+    let server = serve(limits).await;
+    let mut streams: Vec<TcpStream> = (0..20).map(|_| server.connect()).collect();
+    for (xid, stream) in (0..).zip(&mut streams) {
+        stream.write_all(&call(xid, READ)).unwrap();
+    }
+    server
+        .await_that("some are taken", |server| server.taken() >= 4)
+        .await;
+    server.settle().await;
+    // As many as fit, and what several threads may take before they see each other's.
+    let taken = server.taken();
+    assert!(taken < 14, "{taken} are taken");
+    let mut modest = server.connect();
+    modest.write_all(&call(99, ECHO)).unwrap();
+    assert_eq!(reply(&mut modest), Some((99, 24)));
+    while server.taken() < 21 {
+        server.answer_all();
+        server.settle().await;
+    }
+    server.answer_all();
+    for (xid, stream) in (0..).zip(&mut streams) {
+        assert_eq!(reply(stream), Some((xid, 24)));
+    }
+    assert_eq!(server.counters.held_bytes.value(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replies_nobody_reads_give_way_to_others() {
+    let limits = ServerLimits {
+        process_bytes_max: 16 * MEBIBYTE,
+        pressed_deadline: Duration::from_millis(400),
+        ..ServerLimits::default()
+    };
+    let server = serve(limits).await;
+    let ask = |hog: &mut TcpStream| {
+        for xid in 0..30 {
+            hog.write_all(&call(xid, BIG)).unwrap();
+        }
+    };
+    let mut hogs: Vec<TcpStream> = (0..2).map(|_| server.connect()).collect();
+    hogs.iter_mut().for_each(ask);
+    // A few may have half of it, and the others do not notice.
+    let is_half_full = |server: &Fixture| server.counters.held_bytes.value() >= 8 * MEBIBYTE;
+    server.await_that("it is half full", is_half_full).await;
+    server.settle().await;
+    assert!(server.counters.held_bytes.value() < 12 * MEBIBYTE);
+    let mut early = server.connect();
+    for xid in 0..20 {
+        early.write_all(&call(xid, BIG)).unwrap();
+        assert_eq!(reply(&mut early), Some((xid, 28 + MEBIBYTE)));
+    }
+    let more = (0..150).map(|_| server.connect());
+    hogs.extend(more);
+    hogs.iter_mut().skip(2).for_each(ask);
+    // Many may fill it. Then those who do not read have to go.
+    let has_been_full = |server: &Fixture| {
+        let is_full = server.counters.held_bytes.value() >= 16 * MEBIBYTE;
+        is_full || server.counters.ended_slow_replies.value() > 0
+    };
+    server.await_that("the budget is full", has_been_full).await;
+    let mut honest = server.connect();
+    honest.write_all(&call(7, BIG)).unwrap();
+    assert_eq!(reply(&mut honest), Some((7, 28 + MEBIBYTE)));
+    assert!(server.counters.ended_slow_replies.value() > 0);
 }
 
 /// Limits that are reached at once.

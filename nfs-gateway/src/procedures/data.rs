@@ -7,7 +7,7 @@
 use base::InodeId;
 use base::limits::READ_BYTES_MAX;
 use bytes::Bytes;
-use metadata::stat::{Before, FileKind, Stat, Wcc};
+use metadata::stat::{Before, FileKind, Wcc};
 use metadata::{FsError, OpError, ops};
 
 use super::{Scope, Stable, Step, View};
@@ -53,11 +53,11 @@ pub(super) fn write(
     let stable = Stable {
         inode,
         until: scope.image.last_write(),
-        before: written.file.before,
+        change: written.file,
         // DATA_SYNC gets more than it asked for: attributes go with the data.
         write: Some((count, Stability::FileSync)),
     };
-    settle(scope, stable, &written.file.after)
+    settle(scope, stable)
 }
 
 pub(super) fn commit(scope: &mut Scope<'_>, inode: InodeId) -> Result<Step, OpError> {
@@ -71,13 +71,16 @@ pub(super) fn commit(scope: &mut Scope<'_>, inode: InodeId) -> Result<Step, OpEr
     let stable = Stable {
         inode,
         until,
-        before: Before::from(&stat),
+        change: Wcc {
+            before: Before::from(&stat),
+            after: stat,
+        },
         write: None,
     };
-    settle(scope, stable, &stat)
+    settle(scope, stable)
 }
 
-fn settle(scope: &mut Scope<'_>, stable: Stable, after: &Stat) -> Result<Step, OpError> {
+fn settle(scope: &mut Scope<'_>, stable: Stable) -> Result<Step, OpError> {
     let inode = stable.inode;
     if scope.image.has_unwritten_until(inode, stable.until) {
         scope.image.settle_small(inode);
@@ -85,23 +88,18 @@ fn settle(scope: &mut Scope<'_>, stable: Stable, after: &Stat) -> Result<Step, O
             return Ok(Step::Stable(stable));
         }
     }
-    Ok(Step::Reply(stable_reply(
-        scope.xid, scope.view, &stable, after,
-    )))
+    Ok(Step::Reply(stable_reply(scope.xid, scope.view, &stable)))
 }
 
 /// The reply of a WRITE or COMMIT whose data is stored.
-pub(crate) fn stable_reply(xid: u32, view: &View, stable: &Stable, after: &Stat) -> Reply {
-    let change = Wcc {
-        before: stable.before,
-        after: *after,
-    };
+pub(crate) fn stable_reply(xid: u32, view: &View, stable: &Stable) -> Reply {
+    let change = &stable.change;
     match stable.write {
-        Some(written) => write_reply(xid, view, &change, written),
+        Some(written) => write_reply(xid, view, change, written),
         None => results::ok(
             xid,
             &CommitOk {
-                wcc: wcc(&change, view.fsid),
+                wcc: wcc(change, view.fsid),
                 verifier: view.verifier,
             },
         ),

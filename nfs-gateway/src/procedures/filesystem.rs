@@ -23,6 +23,8 @@ const METADATA_BYTES: u64 = 16 * 1024;
 pub(crate) struct Space {
     /// Bytes, if the stores know; already without what is buffered.
     pub(crate) available: Option<u64>,
+    /// The metadata store had no room a moment ago: nothing may be changed.
+    pub(crate) refuses: bool,
 }
 
 impl Space {

@@ -22,10 +22,11 @@ pub(crate) use filesystem::Space;
 
 use std::sync::Arc;
 
+use base::limits::READ_BYTES_MAX;
 use base::{InodeId, SessionId};
 use metadata::image::Image;
 use metadata::ops::{Context, Read};
-use metadata::stat::{Before, Stat};
+use metadata::stat::{Stat, Wcc};
 use metadata::{FsError, Miss, OpError};
 
 use crate::convert::{fattr, unchanged};
@@ -73,7 +74,8 @@ pub(crate) struct Stable {
     pub(crate) inode: InodeId,
     /// All writes up to this number count.
     pub(crate) until: u64,
-    pub(crate) before: Before,
+    /// The file around the call's own step, whatever happened to it since.
+    pub(crate) change: Wcc,
     /// Bytes written and how stable; `None` for COMMIT.
     pub(crate) write: Option<(u32, Stability)>,
 }
@@ -159,11 +161,24 @@ fn allocates(call: &NfsCall<'_>) -> bool {
     )
 }
 
+/// About how many bytes the reply to a call may have, if that may be many.
+pub(crate) fn reply_bytes(call: &NfsCall<'_>) -> usize {
+    let wanted = match call {
+        NfsCall::Read(args) => args.count,
+        NfsCall::Readdir(args) => args.count,
+        NfsCall::Readdirplus(args) => args.max_count,
+        _ => 0,
+    };
+    usize::try_from(wanted).map_or(READ_BYTES_MAX, |bytes| bytes.min(READ_BYTES_MAX))
+}
+
 /// Runs a call on the image. Called inside [`Image::run`].
 pub(crate) fn execute(mut scope: Scope<'_>, call: &NfsCall<'_>, objects: Objects) -> Step {
     let refused = if scope.view.is_read_only() && changes(call) {
         Some(FsError::ReadOnly)
-    } else if allocates(call) && !scope.space.has_room(call) {
+    } else if (scope.space.refuses && changes(call))
+        || (allocates(call) && !scope.space.has_room(call))
+    {
         Some(FsError::NoSpace)
     } else {
         None

@@ -2,15 +2,26 @@
 //! calls that made them. While it runs the next gathers.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use metadata::session::{FlushBatch, FlushError};
+use metadata::kv::KvError;
+use metadata::layers::Layers;
+use metadata::session::{Fence, FlushBatch, FlushError, frozen};
 
-use super::{Parked, Recipient, Session, State};
+use super::freeze::{FreezeError, Freezer};
+use super::state::State;
+use super::{Parked, Recipient, Retry, Session};
+
+/// How long those who wait for a flush wait for a store that fails, before they are hung up on.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Pause between tries of a flush.
+const PAUSE: Duration = Duration::from_millis(100);
 
 impl Session {
     /// Begins a flush unless one runs or there is nothing to write.
     pub(super) fn kick_flush(self: &Arc<Self>, state: &mut State) {
-        if state.lost || state.image.applied() == state.image.durable() {
+        if state.lost || !state.has_to_flush() {
             return;
         }
         let Some(fence) = state.fence.take() else {
@@ -23,46 +34,115 @@ impl Session {
     }
 
     /// Flushes until nothing is left.
-    async fn flush_all(self: Arc<Self>, mut fence: metadata::session::Fence) {
+    async fn flush_all(self: Arc<Self>, mut fence: Fence) {
         loop {
-            let (batch, number) = {
-                let mut state = self.state.lock();
-                if state.lost || state.image.applied() == state.image.durable() {
+            let (batch, taken) = {
+                let mut state = self.lock();
+                if state.lost || !state.has_to_flush() {
                     state.fence = Some(fence);
                     return;
                 }
-                let number = state.image.applied();
-                let (changes, totals) = state.image.take_changes();
-                let replies = std::mem::take(&mut state.replies);
-                let forgotten = state.calls.take_forgotten();
-                (
-                    FlushBatch {
-                        changes,
-                        totals,
-                        replies,
-                        forgotten,
-                    },
-                    number,
-                )
+                state.take_batch()
+            };
+            let Some(batch) = batch else {
+                // There is nothing to freeze.
+                taken.tell(&Ok(()));
+                continue;
             };
             let began = self.shared.clock.monotonic();
-            let result = fence
-                .flush(self.shared.kv.as_ref(), &self.layers, &batch)
+            let result = self
+                .flush_patiently(&mut fence, &taken.layers, &batch)
                 .await;
             self.shared
                 .counters
                 .flushed(self.shared.clock.monotonic().saturating_sub(began));
             match result {
-                Ok(()) => self.flush_done(number),
+                Ok(()) => {
+                    self.flush_done(&taken, &batch);
+                    taken.tell(&Ok(()));
+                    if batch.freeze {
+                        self.fold_if_deep();
+                    }
+                }
+                Err(FlushError::NoSpace) => {
+                    taken.tell(&Err(FreezeError::NoSpace));
+                    return self.flush_refused(fence, batch);
+                }
                 Err(error) => return self.flush_failed(&error),
             }
         }
     }
 
-    fn flush_done(&self, number: u64) {
+    /// Flushes one batch; a store that fails is only a pause. What waits for the flush waits as long
+    /// as any call does and is hung up on then, while the flush goes on: what was acknowledged
+    /// without being durable (UNSTABLE data) is not given up, and what is durable can be read.
+    async fn flush_patiently(
+        &self,
+        fence: &mut Fence,
+        layers: &Layers,
+        batch: &FlushBatch,
+    ) -> Result<(), FlushError> {
+        let clock = &self.shared.clock;
+        let mut began = clock.monotonic();
+        loop {
+            let result = fence.flush(self.shared.kv.as_ref(), layers, batch).await;
+            let Err(FlushError::Kv(error)) = &result else {
+                return result;
+            };
+            if !may_heal(error) || self.lock().lost {
+                return result;
+            }
+            if clock.monotonic().saturating_sub(began) > PATIENCE {
+                if self.shared.tasks.is_shutting_down() {
+                    return result;
+                }
+                tracing::warn!(session = %self.view.session, %error, "the metadata store fails for long");
+                self.hang_up_on_waiting();
+                began = clock.monotonic();
+            }
+            tracing::debug!(session = %self.view.session, %error, "flush is tried again");
+            clock.sleep(PAUSE).await;
+        }
+    }
+
+    /// Closes the connections of calls that wait for a flush. Their clients ask again: a call that
+    /// has changed something still has its place, where the new copy's connection is noted.
+    fn hang_up_on_waiting(&self) {
+        let looking = {
+            let mut state = self.lock();
+            state.stalls += 1;
+            let (kept, looking): (Vec<_>, Vec<_>) = std::mem::take(&mut state.parked)
+                .into_iter()
+                .partition(|parked| matches!(parked.to, Recipient::Table { .. }));
+            for parked in &kept {
+                if let Recipient::Table { key, .. } = parked.to {
+                    state.calls.close_connection(key);
+                }
+            }
+            state.parked = kept;
+            looking
+        };
+        for parked in looking {
+            self.hang_up(parked.to);
+        }
+        self.flushed.notify_waiters();
+    }
+
+    fn flush_done(&self, taken: &Taken, batch: &FlushBatch) {
+        let number = taken.number;
         let (ready, mut guards) = {
-            let mut state = self.state.lock();
+            let mut state = self.lock();
             state.image.set_durable(number);
+            state.durable_totals = batch.totals;
+            if batch.freeze {
+                self.shared.counters.freezes.count();
+                // They may have been folded meanwhile.
+                state.layers = Arc::new(frozen(&state.layers));
+                state.open_is_empty = true;
+            } else if !batch.changes.is_empty() {
+                state.open_is_empty = false;
+            }
+            state.holds.release(number);
             let mut ready = Vec::new();
             let mut later = Vec::new();
             for parked in std::mem::take(&mut state.parked) {
@@ -99,6 +179,30 @@ impl Session {
         self.flushed.notify_waiters();
     }
 
+    /// The store has no room for what changed. Nothing of it was written, so the image is set back
+    /// to what is stored, and the session goes on: what waited runs again, which refuses changes
+    /// and answers the rest from what is stored. Buffered data goes, too; the verifier says so.
+    fn flush_refused(self: Arc<Self>, fence: Fence, batch: FlushBatch) {
+        tracing::warn!(session = %self.view.session, "the metadata store is full, changes are refused");
+        self.shared.counters.flushes_refused.count();
+        let now = self.shared.clock.monotonic();
+        let parked = {
+            let mut state = self.lock();
+            state.fence = Some(fence);
+            state.calls.give_back_forgotten(batch.forgotten);
+            if state.lost {
+                Vec::new()
+            } else {
+                state.set_back(now)
+            }
+        };
+        for Parked { record, to, .. } in parked {
+            self.go_slow(record, Retry::Again, to);
+        }
+        self.flushed.notify_waiters();
+        self.written.notify_waiters();
+    }
+
     /// The image in memory is ahead of the store and cannot be written: it is given up. The
     /// clients ask again, and the session is loaded anew by whoever owns it then.
     fn flush_failed(self: Arc<Self>, error: &FlushError) {
@@ -114,5 +218,66 @@ impl Session {
         }
         self.retire();
         self.shared.forget(&self);
+    }
+}
+
+/// What a flush needs to know when it is over.
+struct Taken {
+    /// It covers changes up to this number.
+    number: u64,
+    /// Where it writes.
+    layers: Arc<Layers>,
+    /// Who waits for the freeze that it makes.
+    freezers: Vec<Freezer>,
+}
+
+impl Taken {
+    fn tell(self, result: &Result<(), FreezeError>) {
+        for freezer in self.freezers {
+            // Nobody has to wait for it.
+            drop(freezer.send(result.clone()));
+        }
+    }
+}
+
+impl State {
+    fn has_to_flush(&self) -> bool {
+        self.image.applied() != self.image.durable() || !self.freezers.is_empty()
+    }
+
+    /// What the next flush writes; `None` if all that is wanted is a freeze of nothing.
+    fn take_batch(&mut self) -> (Option<FlushBatch>, Taken) {
+        let number = self.image.applied();
+        let taken = Taken {
+            number,
+            layers: Arc::clone(&self.layers),
+            freezers: std::mem::take(&mut self.freezers),
+        };
+        if number == self.image.durable() && self.open_is_empty {
+            return (None, taken);
+        }
+        let (changes, totals) = self.image.take_changes();
+        let is_empty = self.open_is_empty && changes.is_empty();
+        let batch = FlushBatch {
+            changes,
+            totals,
+            replies: std::mem::take(&mut self.replies),
+            forgotten: self.calls.take_forgotten(),
+            freeze: !taken.freezers.is_empty() && !is_empty,
+        };
+        (Some(batch), taken)
+    }
+}
+
+/// Whether another try of a flush may end otherwise. (`NoSpace` comes here only while the outcome
+/// of a commit has to be settled.)
+fn may_heal(error: &KvError) -> bool {
+    match error {
+        KvError::Conflict
+        | KvError::VersionTooOld
+        | KvError::OutcomeUnknown
+        | KvError::Unavailable(_)
+        | KvError::NoSpace => true,
+        KvError::Limit(_) | KvError::Usage(_) | KvError::Corrupt(_) => false,
     }
 }

@@ -6,11 +6,18 @@
 //! it needs something from a store a task of its own gets that and runs the call again.
 //!
 //! There is one lock per session. It is held for the length of one operation, never across an
-//! await, and no other lock is taken under it but a connection's own.
+//! await, and no other lock is taken under it but a connection's own and those with which the
+//! chunk store counts holds. Letting go of it settles the account with the gateway's budget
+//! (`state.rs`).
 
 mod flush;
+mod fold;
+mod freeze;
+mod holds;
+mod loading;
 mod replies;
 mod slow;
+mod state;
 mod writeback;
 
 use std::sync::Arc;
@@ -22,7 +29,6 @@ use bytes::Bytes;
 use chunkstore::Domain;
 use metadata::FsError;
 use metadata::image::{Image, ImageConfig};
-use metadata::layers::Layers;
 use metadata::ops::Context;
 use metadata::record::session::{Identity, SessionRecord};
 use metadata::session::{Fence, Owned};
@@ -31,14 +37,17 @@ use parking_lot::Mutex;
 use crate::connection::CallGuard;
 use crate::gateway::Shared;
 use crate::handle::FileHandle;
-use crate::procedures::{self, Objects, Scope, Stable, Step, View};
+use crate::procedures::{self, Objects, Scope, Space, Stable, Step, View};
 use crate::wire::args::NfsCall;
 use crate::wire::reply::{Payload, Reply};
 use crate::wire::results::{self, ReadOk};
 use crate::wire::rpc::{self, Call, Credential};
 
+pub use freeze::FreezeError;
+use loading::Loaders;
 use replies::{Arrival, CallKey, Calls};
 pub(crate) use slow::Retry;
+use state::State;
 
 /// User and group that a squashed superuser becomes.
 const NOBODY: u32 = 65_534;
@@ -55,32 +64,16 @@ pub(crate) struct Session {
     pub(crate) shared: Arc<Shared>,
     pub(crate) record: SessionRecord,
     pub(crate) domain: Domain,
-    layers: Layers,
     view: View,
     state: Mutex<State>,
+    loaders: Loaders,
+    /// Held while layers are folded.
+    folding: tokio::sync::Mutex<()>,
     /// Told when a write-back ends.
     written: tokio::sync::Notify,
     /// Told when a flush ends.
     flushed: tokio::sync::Notify,
     last_used_ms: AtomicU64,
-}
-
-/// What the session's lock protects.
-#[derive(Debug)]
-struct State {
-    image: Image,
-    calls: Calls,
-    parked: Vec<Parked>,
-    /// Replies that the next flush stores.
-    replies: Vec<metadata::session::StoredReply>,
-    /// The right to flush; away while a flush runs.
-    fence: Option<Fence>,
-    /// The session is no longer ours, or we no longer know its state.
-    lost: bool,
-    /// Counts losses of buffered data; part of the write verifier.
-    losses: u64,
-    /// Buffered bytes that the gateway's budget knows of.
-    budgeted: usize,
 }
 
 /// A reply that waits until what it shows is durable.
@@ -89,6 +82,8 @@ struct Parked {
     after: u64,
     reply: Reply,
     to: Recipient,
+    /// The call, in case it has to run again.
+    record: Bytes,
     /// The flush also stores the reply.
     stored: bool,
 }
@@ -109,11 +104,23 @@ pub(crate) enum Recipient {
 
 /// A call as the session sees it.
 pub(crate) struct Request<'a> {
+    /// The whole message.
+    pub(crate) record: &'a Bytes,
     pub(crate) call: &'a Call<'a>,
     pub(crate) nfs: &'a NfsCall<'a>,
     pub(crate) objects: Objects,
     /// Flags of the handle the call came with.
     pub(crate) flags: u16,
+}
+
+/// A READ that has looked at the image.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    read: metadata::ops::Read,
+    /// The reply waits for this change.
+    after: u64,
+    /// The image it looked at.
+    generation: u64,
 }
 
 /// Where an attempt at a call got to.
@@ -150,22 +157,17 @@ impl Session {
             fsid: id.raw(),
             verifier: verifier(&owned.fence, 0),
         };
-        let state = State {
-            image: Image::new(config, owned.totals),
-            calls: Calls::from_stored(owned.replies),
-            parked: Vec::new(),
-            replies: Vec::new(),
-            fence: Some(owned.fence),
-            lost: false,
-            losses: 0,
-            budgeted: 0,
-        };
+        let image = Image::new(config, owned.totals);
+        let calls = Calls::from_stored(owned.replies);
+        let mut state = State::new(image, calls, owned.fence, owned.totals, owned.layers);
+        state.open_is_empty = owned.open_is_empty;
         Self {
             record: owned.session,
             domain,
-            layers: owned.layers,
             view,
             state: Mutex::new(state),
+            loaders: Loaders::new(),
+            folding: tokio::sync::Mutex::new(()),
             written: tokio::sync::Notify::new(),
             flushed: tokio::sync::Notify::new(),
             last_used_ms: AtomicU64::new(0),
@@ -196,11 +198,11 @@ impl Session {
     /// Runs a call that has just arrived, as far as memory can answer it.
     pub(crate) fn serve(
         self: &Arc<Self>,
-        record: &Bytes,
         request: &Request<'_>,
         guard: CallGuard,
     ) -> Option<Reply> {
-        let to = match self.arrive(record, request, guard) {
+        let record = request.record;
+        let to = match self.arrive(request, guard) {
             Ok(to) => to,
             Err(replayed) => return replayed,
         };
@@ -223,18 +225,13 @@ impl Session {
     }
 
     /// Looks a call up among those that ran or run. `Err` is the answer to a copy.
-    fn arrive(
-        &self,
-        record: &Bytes,
-        request: &Request<'_>,
-        guard: CallGuard,
-    ) -> Result<Recipient, Option<Reply>> {
+    fn arrive(&self, request: &Request<'_>, guard: CallGuard) -> Result<Recipient, Option<Reply>> {
         if !is_tracked(request.nfs) {
             return Ok(Recipient::Direct(guard));
         }
         let xid = request.call.xid;
-        let key = CallKey::of(xid, record);
-        let arrival = self.state.lock().calls.arrive(key, guard);
+        let key = CallKey::of(xid, request.record);
+        let arrival = self.lock().calls.arrive(key, guard);
         match arrival {
             Arrival::New => {
                 let store = !matches!(request.nfs, NfsCall::Write(_));
@@ -263,7 +260,8 @@ impl Session {
         let space = self.shared.space();
         self.last_used_ms
             .store(self.shared.now_ms(), Ordering::Relaxed);
-        let mut state = self.state.lock();
+        let monotonic = self.shared.clock.monotonic();
+        let mut state = self.lock();
         if state.lost {
             return Attempt::Lost(to);
         }
@@ -276,6 +274,11 @@ impl Session {
             ..self.view.clone()
         };
         view.verifier = self.verifier(&state);
+        let space = Space {
+            refuses: state.is_full(monotonic),
+            ..space
+        };
+        let generation = state.generation;
         let (step, ran) = state.image.run(|image| {
             let cx = Context {
                 caller: &caller,
@@ -295,11 +298,16 @@ impl Session {
             self.kick_flush(&mut state);
         }
         match step {
-            Step::Reply(reply) => self.answer(&mut state, reply, to, ran),
+            Step::Reply(reply) => self.answer(&mut state, request.record, reply, to, ran),
             Step::Load(misses) => Attempt::Retry(Retry::Load(misses), to),
             Step::Read(read) => {
                 drop(state);
-                self.finish_read(request.call.xid, read, ran.durable_after, to)
+                let reading = Reading {
+                    read,
+                    after: ran.durable_after,
+                    generation,
+                };
+                self.finish_read(request, reading, to)
             }
             Step::Stable(stable) => Attempt::Retry(Retry::Store(stable), to),
         }
@@ -309,6 +317,7 @@ impl Session {
     fn answer(
         self: &Arc<Self>,
         state: &mut State,
+        record: &Bytes,
         reply: Reply,
         to: Recipient,
         ran: metadata::image::Ran,
@@ -331,6 +340,7 @@ impl Session {
             after: ran.durable_after,
             reply,
             to,
+            record: record.clone(),
             stored,
         });
         // What it waits for may have been changed by a call whose flush has not begun.
@@ -341,44 +351,46 @@ impl Session {
     /// Answers a READ whose pieces are all in memory, or says what has to be fetched.
     fn finish_read(
         self: &Arc<Self>,
-        xid: u32,
-        read: metadata::ops::Read,
-        after: u64,
+        request: &Request<'_>,
+        reading: Reading,
         to: Recipient,
     ) -> Attempt {
         let cached = |id| self.shared.chunks.cached(self.domain, id);
-        match writeback::payload(&read.pieces, cached) {
-            Ok(payload) => self.answer_read(xid, &read, payload, after, to),
-            Err(_) => Attempt::Retry(Retry::Fetch(read, after), to),
+        match writeback::payload(&reading.read.pieces, cached) {
+            Ok(payload) => self.answer_read(request, &reading, payload, to),
+            Err(_) => Attempt::Retry(Retry::Fetch(reading), to),
         }
     }
 
-    pub(crate) fn answer_read(
+    fn answer_read(
         self: &Arc<Self>,
-        xid: u32,
-        read: &metadata::ops::Read,
+        request: &Request<'_>,
+        reading: &Reading,
         payload: Payload,
-        after: u64,
         to: Recipient,
     ) -> Attempt {
-        let attributes = Some(self.view.fattr(&read.file));
+        let attributes = Some(self.view.fattr(&reading.read.file));
         let reply = results::read(
-            xid,
+            request.call.xid,
             &ReadOk {
                 attributes,
-                eof: read.end,
+                eof: reading.read.end,
             },
             payload,
         );
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         if state.lost {
             return Attempt::Lost(to);
         }
+        if state.generation != reading.generation {
+            // What it shows may never have become durable.
+            return Attempt::Retry(Retry::Again, to);
+        }
         let ran = metadata::image::Ran {
-            durable_after: after,
+            durable_after: reading.after,
             changed: false,
         };
-        self.answer(&mut state, reply, to, ran)
+        self.answer(&mut state, request.record, reply, to, ran)
     }
 
     /// Sends a reply to whoever waits for it, and remembers it if the call is tracked.
@@ -387,7 +399,7 @@ impl Session {
             Recipient::Direct(guard) => Some(guard),
             Recipient::Table { key, .. } => {
                 let result = Bytes::copy_from_slice(reply.body());
-                self.state.lock().calls.finish(key, result, false)
+                self.lock().calls.finish(key, result, false)
             }
         };
         if let Some(guard) = guard {
@@ -399,29 +411,23 @@ impl Session {
     pub(crate) fn hang_up(&self, to: Recipient) {
         let guard = match to {
             Recipient::Direct(guard) => Some(guard),
-            Recipient::Table { key, .. } => self.state.lock().calls.abandon(key),
+            Recipient::Table { key, .. } => self.lock().calls.abandon(key),
         };
         if let Some(guard) = guard {
             guard.close();
         }
     }
 
-    /// Bookkeeping after an operation: the gateway's budget, write-back of large files, memory.
+    /// Bookkeeping after an operation: write-back of large files, memory.
     fn after_run(self: &Arc<Self>, state: &mut State, inode: InodeId) {
-        let buffered = state.image.buffered_bytes();
-        if buffered != state.budgeted {
-            self.shared.buffered_changed(state.budgeted, buffered);
-            state.budgeted = buffered;
+        if state.owes_budget() {
             let file = state.image.dirty_bytes(inode);
             let pressed = self.shared.is_pressed() && file > 0;
             if (file >= WRITE_BACK_BYTES || pressed) && !state.image.is_writing(inode) {
                 self.begin_write_back(inode);
             }
         }
-        let memory_max = self.shared.options.session_memory_bytes;
-        if state.image.memory_bytes() > memory_max {
-            state.image.evict(memory_max / 4 * 3);
-        }
+        self.limit_memory(state);
     }
 
     /// The identity a call runs as.
@@ -463,7 +469,7 @@ impl Session {
         if now_ms.saturating_sub(last) < idle_ms {
             return false;
         }
-        let state = self.state.lock();
+        let state = self.lock();
         state.lost || state.is_quiet()
     }
 
@@ -471,10 +477,9 @@ impl Session {
     /// are closed, so that the clients ask again.
     pub(crate) fn retire(&self) {
         let (parked, running) = {
-            let mut state = self.state.lock();
+            let mut state = self.lock();
             state.lost = true;
-            self.shared.buffered_changed(state.budgeted, 0);
-            state.budgeted = 0;
+            state.freezers.clear();
             (std::mem::take(&mut state.parked), state.calls.abandon_all())
         };
         for guard in running {
@@ -491,23 +496,12 @@ impl Session {
 
     /// Retires the session if nothing of it is only in memory.
     pub(crate) fn retire_if_quiet(&self) -> bool {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         if !state.lost && !state.is_quiet() {
             return false;
         }
         state.lost = true;
         true
-    }
-}
-
-impl State {
-    /// Nothing waits, runs or would be lost.
-    fn is_quiet(&self) -> bool {
-        self.image.is_clean()
-            && self.parked.is_empty()
-            && self.replies.is_empty()
-            && self.calls.is_idle()
-            && self.fence.is_some()
     }
 }
 
@@ -546,7 +540,7 @@ fn first_8(hasher: &blake3::Hasher) -> [u8; 8] {
 
 /// A failed call's reply, when only the error is known.
 fn failure(session: &Session, request: &Request<'_>, error: FsError) -> Reply {
-    let state = session.state.lock();
+    let state = session.lock();
     let objects = request.objects;
     let stats = (
         state.image.peek(objects.first),

@@ -11,12 +11,14 @@ use bytes::Bytes;
 
 use crate::connection::CallGuard;
 
-/// Replies kept per session. A client has at most a few hundred calls outstanding when its
+/// Stored replies kept per session. A client has at most a few hundred calls outstanding when its
 /// connection breaks; it forgets a call as soon as its reply arrives.
-const REPLIES_MAX: usize = 1024;
+const STORED_MAX: usize = 1024;
 
-/// Bytes of a WRITE that are hashed: enough for its header and the start of its data.
-const HASHED_BYTES_MAX: usize = 1024;
+/// Replies kept in memory only: of WRITEs, and of calls that changed nothing. On their own, so that
+/// a busy writer does not push out what must outlive the process. As many as one connection may
+/// have in flight, and as many again.
+const VOLATILE_MAX: usize = 2048;
 
 /// What a call is known by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -26,11 +28,11 @@ pub(crate) struct CallKey {
 }
 
 impl CallKey {
-    /// The key of the call in `record`.
+    /// The key of the call in `record`. All of it counts, the data of a WRITE too: a WRITE that is
+    /// taken for a copy of another is lost without a trace.
     pub(crate) fn of(xid: u32, record: &Bytes) -> Self {
         let mut hasher = blake3::Hasher::new();
-        hasher.update(&record.len().to_be_bytes());
-        hasher.update(record.get(..HASHED_BYTES_MAX).unwrap_or(record));
+        hasher.update(record);
         let mut hash = [0; 16];
         hasher.finalize_xof().fill(&mut hash);
         Self { xid, hash }
@@ -71,8 +73,10 @@ pub(crate) enum Arrival {
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     known: HashMap<CallKey, Known>,
-    /// Done calls, oldest first.
-    order: VecDeque<CallKey>,
+    /// Done calls whose replies are stored, oldest first.
+    stored: VecDeque<CallKey>,
+    /// Done calls whose replies are not, oldest first.
+    volatile: VecDeque<CallKey>,
     /// Stored replies to remove from the store with the next flush.
     forgotten: Vec<(u32, [u8; 16])>,
 }
@@ -148,19 +152,27 @@ impl Calls {
         }
     }
 
+    /// Closes the connection that waits for a running call. The call goes on.
+    pub(crate) fn close_connection(&self, key: CallKey) {
+        if let Some(Known::Running(guard)) = self.known.get(&key) {
+            guard.connection().close();
+        }
+    }
+
     /// Where the replies of all running calls would go.
     pub(crate) fn abandon_all(&mut self) -> Vec<CallGuard> {
         let running = |(_, known)| match known {
             Known::Running(guard) => Some(guard),
             Known::Done { .. } => None,
         };
-        self.order.clear();
+        self.stored.clear();
+        self.volatile.clear();
         self.known.drain().filter_map(running).collect()
     }
 
     /// Whether no call runs.
     pub(crate) fn is_idle(&self) -> bool {
-        self.known.len() == self.order.len()
+        self.known.len() == self.stored.len() + self.volatile.len()
     }
 
     /// Stored replies that the next flush removes.
@@ -168,11 +180,20 @@ impl Calls {
         std::mem::take(&mut self.forgotten)
     }
 
+    /// The flush that was to remove these did not happen.
+    pub(crate) fn give_back_forgotten(&mut self, forgotten: Vec<(u32, [u8; 16])>) {
+        self.forgotten.extend(forgotten);
+    }
+
     fn remember(&mut self, key: CallKey, done: Known) {
+        let (order, max) = match &done {
+            Known::Done { stored: true, .. } => (&mut self.stored, STORED_MAX),
+            _ => (&mut self.volatile, VOLATILE_MAX),
+        };
         self.known.insert(key, done);
-        self.order.push_back(key);
-        while self.order.len() > REPLIES_MAX
-            && let Some(oldest) = self.order.pop_front()
+        order.push_back(key);
+        while order.len() > max
+            && let Some(oldest) = order.pop_front()
         {
             if let Some(Known::Done { stored: true, .. }) = self.known.remove(&oldest) {
                 self.forgotten.push((oldest.xid, oldest.hash));

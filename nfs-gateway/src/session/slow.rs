@@ -3,18 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::Timestamp;
+use base::{ChunkId, InodeId, Timestamp};
 use bytes::Bytes;
 use chunkstore::ChunkError;
 use metadata::image::{Image, InodeNumbers, Piece};
-use metadata::ops::Read;
+use metadata::kv::KvError;
 use metadata::session::load;
-use metadata::stat::Stat;
+use metadata::store::StoreError;
 use metadata::{FsError, Miss, OpError, OpResult};
 
-use super::{Attempt, Recipient, Request, Session, StableWrite, failure, writeback};
+use super::{Attempt, Reading, Recipient, Request, Session, StableWrite, failure, writeback};
 use crate::gateway::decode_request;
 use crate::procedures::stable_reply;
+use crate::wire::reply::Payload;
 
 /// Loads for one call, at most: far more than the largest file or directory needs.
 const LOADS_MAX: u32 = 1_000_000;
@@ -31,16 +32,18 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(crate) enum Retry {
     /// Load these parts of the image.
     Load(Vec<Miss>),
-    /// Fetch the data of this READ; its reply waits for this change.
-    Fetch(Read, u64),
+    /// Fetch the data of this READ.
+    Fetch(Reading),
     /// Store the data of this WRITE or COMMIT.
     Store(StableWrite),
     /// Let a flush go first.
     Flush,
+    /// Run it from the start.
+    Again,
 }
 
 /// Why a call ends without a result of its own.
-enum Stop {
+pub(super) enum Stop {
     /// With this error.
     Fail(FsError),
     /// With no reply: the connection is closed and the client asks again.
@@ -61,7 +64,7 @@ impl Session {
         self.shared.forget(self);
         let guard = match to {
             Recipient::Direct(guard) => Some(guard),
-            Recipient::Table { key, .. } => self.state.lock().calls.abandon(key),
+            Recipient::Table { key, .. } => self.lock().calls.abandon(key),
         };
         if let Some(guard) = guard {
             self.shared.dispatch_again(record, guard);
@@ -72,23 +75,37 @@ impl Session {
         let Some(decoded) = decode_request(&record, &self.shared) else {
             return self.hang_up(to);
         };
-        let request = decoded.request();
+        let request = decoded.request(&record);
+        let mut loading = None;
+        let mut gone = None;
         for _ in 0..LOADS_MAX {
+            if !matches!(retry, Retry::Load(_)) {
+                loading = None;
+            }
             let attempt = match retry {
-                Retry::Load(misses) => match self.load_all(&misses).await {
-                    Ok(()) => self.attempt(&request, to),
-                    Err(stop) => return self.stop(&request, &stop, to),
-                },
+                Retry::Load(misses) => {
+                    if loading.is_none() {
+                        loading = self.loaders.enter().await;
+                    }
+                    match self.load_all(&misses).await {
+                        Ok(()) => self.attempt(&request, to),
+                        Err(stop) => return self.stop(&request, &stop, to),
+                    }
+                }
+                Retry::Again => self.attempt(&request, to),
                 Retry::Flush => {
-                    self.wait_for_flush().await;
+                    if !self.wait_for_flush().await {
+                        return self.hang_up(to);
+                    }
                     self.attempt(&request, to)
                 }
-                Retry::Fetch(read, after) => match self.fetch(&read.pieces).await {
-                    Ok(payload) => self.answer_read(request.call.xid, &read, payload, after, to),
+                Retry::Fetch(reading) => match self.fetch(&reading.read.pieces, &mut gone).await {
+                    Ok(Some(payload)) => self.answer_read(&request, &reading, payload, to),
+                    Ok(None) => self.attempt(&request, to),
                     Err(stop) => return self.stop(&request, &stop, to),
                 },
                 Retry::Store(stable) => match self.store_until(&stable).await {
-                    Ok(stat) => self.answer_stable(&request, &stable, &stat, to),
+                    Ok(()) => self.answer_stable(&request, &stable, to),
                     Err(stop) => return self.stop(&request, &stop, to),
                 },
             };
@@ -111,9 +128,10 @@ impl Session {
         self: &Arc<Self>,
         operation: impl Fn(&mut Image, Timestamp) -> OpResult<T>,
     ) -> Option<OpResult<T>> {
+        let _loading = self.loaders.enter().await;
         for _ in 0..LOADS_MAX {
             let now = self.shared.clock.wall();
-            let (result, _) = self.state.lock().image.run(|image| operation(image, now));
+            let (result, _) = self.lock().image.run(|image| operation(image, now));
             match result {
                 Err(OpError::Miss(miss)) => match self.load_all(&[miss]).await {
                     Ok(()) => {}
@@ -133,16 +151,19 @@ impl Session {
         }
     }
 
-    pub(super) async fn wait_for_flush(self: &Arc<Self>) {
+    /// Waits until there is room for more changes. `false` if the store has failed for long.
+    pub(super) async fn wait_for_flush(self: &Arc<Self>) -> bool {
         let flushed = self.flushed.notified();
-        {
-            let mut state = self.state.lock();
+        let stalls = {
+            let mut state = self.lock();
             if state.lost || state.image.pending_bytes() <= super::PENDING_BYTES_MAX {
-                return;
+                return true;
             }
             self.kick_flush(&mut state);
-        }
+            state.stalls
+        };
         flushed.await;
+        self.lock().stalls == stalls
     }
 
     async fn load_all(self: &Arc<Self>, misses: &[Miss]) -> Result<(), Stop> {
@@ -171,15 +192,20 @@ impl Session {
         self.shared.counters.loads.count();
         if miss == Miss::InodeNumbers {
             let numbers = self.more_numbers().await?;
-            self.state.lock().image.add_numbers(numbers);
+            self.lock().image.add_numbers(numbers);
             return Ok(());
         }
         loop {
-            let evictions = self.state.lock().image.evictions();
-            let loaded = load(self.shared.kv.as_ref(), &self.layers, miss).await?;
-            let mut state = self.state.lock();
-            // What was read may be older than a cell that was evicted meanwhile.
-            if state.image.evictions() == evictions {
+            let (evictions, layers) = {
+                let state = self.lock();
+                (state.image.evictions(), Arc::clone(&state.layers))
+            };
+            let loaded = load(self.shared.kv.as_ref(), &layers, miss).await?;
+            let mut state = self.lock();
+            // What was read may be older than a cell that was evicted meanwhile. That is rare: the
+            // caller keeps evictions off. And layers may have been dropped that others replace.
+            let same_layers = Arc::ptr_eq(&state.layers, &layers);
+            if same_layers && state.image.evictions() == evictions {
                 if let Some(loaded) = loaded {
                     loaded.install(&mut state.image);
                 }
@@ -196,12 +222,21 @@ impl Session {
             .await;
         allocated.map_err(|error| {
             tracing::warn!(session = %self.view.session, %error, "no inode numbers");
-            LoadFailure::Unavailable
+            match error {
+                StoreError::Unavailable(KvError::NoSpace) => LoadFailure::NoSpace,
+                _ => LoadFailure::Unavailable,
+            }
         })
     }
 
-    /// Fetches the chunks among `pieces`.
-    async fn fetch(&self, pieces: &[Piece]) -> Result<crate::wire::reply::Payload, Stop> {
+    /// Fetches the chunks among `pieces`. `None`, with the chunk in `gone`, if one is not stored:
+    /// the file may have changed since the call looked at it, and the chunk been collected. That
+    /// cannot be if the call names the same chunk when it has run again.
+    async fn fetch(
+        &self,
+        pieces: &[Piece],
+        gone: &mut Option<ChunkId>,
+    ) -> Result<Option<Payload>, Stop> {
         let mut fetched = std::collections::HashMap::new();
         let began = self.shared.clock.monotonic();
         for piece in pieces {
@@ -212,6 +247,9 @@ impl Session {
                 match self.shared.chunks.get(self.domain, *id).await {
                     Ok(content) => {
                         fetched.insert(*id, content);
+                    }
+                    Err(ChunkError::NotFound(_)) if gone.replace(*id) != Some(*id) => {
+                        return Ok(None);
                     }
                     Err(error @ (ChunkError::NotFound(_) | ChunkError::Corrupt(_))) => {
                         tracing::error!(session = %self.view.session, %error, "file data is damaged");
@@ -228,27 +266,45 @@ impl Session {
                 }
             }
         }
-        writeback::payload(pieces, |id| fetched.get(&id).cloned()).map_err(|_| Stop::HangUp)
+        let payload = writeback::payload(pieces, |id| fetched.get(&id).cloned());
+        payload.map(Some).map_err(|_| Stop::HangUp)
     }
 
     /// Stores a file's data until all of the write or commit is in the block map.
-    async fn store_until(self: &Arc<Self>, stable: &StableWrite) -> Result<Stat, Stop> {
+    async fn store_until(self: &Arc<Self>, stable: &StableWrite) -> Result<(), Stop> {
+        let waits_for = stable.write.is_some();
+        self.store(stable.inode, stable.until, waits_for).await
+    }
+
+    /// Stores a file's data of writes up to number `until`, unless it has been given up.
+    pub(super) async fn store_writes(
+        self: &Arc<Self>,
+        inode: InodeId,
+        until: u64,
+    ) -> Result<(), Stop> {
+        self.store(inode, until, false).await
+    }
+
+    /// Stores a file's data. If it has been given up that is an error for one who wrote it.
+    async fn store(self: &Arc<Self>, inode: InodeId, until: u64, wrote: bool) -> Result<(), Stop> {
         let began = self.shared.clock.monotonic();
         loop {
-            self.wait_for_flush().await;
+            if !self.wait_for_flush().await {
+                return Err(Stop::HangUp);
+            }
             let written = self.written.notified();
             let job = {
-                let mut state = self.state.lock();
+                let mut state = self.lock();
                 if state.lost {
                     return Err(Stop::HangUp);
                 }
-                if !state.image.has_unwritten_until(stable.inode, stable.until) {
-                    return state
-                        .image
-                        .peek(stable.inode)
-                        .ok_or(Stop::Fail(FsError::Stale));
+                if wrote && state.lost_writes.contains(inode, until) {
+                    return Err(Stop::Fail(FsError::NoSpace));
                 }
-                self.next_job(&mut state, stable.inode)
+                if !state.image.has_unwritten_until(inode, until) {
+                    return Ok(());
+                }
+                self.next_job(&mut state, inode)
             };
             let result = match job {
                 Some(job) => self.write_back(job).await,
@@ -277,21 +333,23 @@ impl Session {
         self: &Arc<Self>,
         request: &Request<'_>,
         stable: &StableWrite,
-        stat: &Stat,
         to: Recipient,
     ) -> Attempt {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         if state.lost {
             return Attempt::Lost(to);
         }
+        if stable.write.is_some() && state.lost_writes.contains(stable.inode, stable.until) {
+            return Attempt::Retry(Retry::Again, to);
+        }
         let mut view = self.view(request.flags);
         view.verifier = self.verifier(&state);
-        let (after, ran) = state
+        // To know what the reply waits for. A file that is not in memory any more is durable.
+        let (_, ran) = state
             .image
             .run(|image| metadata::ops::getattr(image, stable.inode).ok());
-        let stat = after.unwrap_or(*stat);
-        let reply = stable_reply(request.call.xid, &view, stable, &stat);
-        self.answer(&mut state, reply, to, ran)
+        let reply = stable_reply(request.call.xid, &view, stable);
+        self.answer(&mut state, request.record, reply, to, ran)
     }
 }
 
@@ -304,12 +362,13 @@ enum LoadFailure {
 
 impl From<metadata::layers::ImageError> for LoadFailure {
     fn from(error: metadata::layers::ImageError) -> Self {
-        use metadata::kv::KvError;
         use metadata::layers::ImageError;
+        use metadata::tree::TreeError;
         match error {
             ImageError::Kv(KvError::Corrupt(why)) => Self::Corrupt(why),
-            ImageError::Kv(KvError::NoSpace) => Self::NoSpace,
-            ImageError::Kv(_) => Self::Unavailable,
+            ImageError::Tree(TreeError::NoSpace) => Self::NoSpace,
+            ImageError::Kv(_) | ImageError::Tree(TreeError::Unavailable(_)) => Self::Unavailable,
+            ImageError::Tree(error) => Self::Corrupt(error.to_string()),
             ImageError::Record(error) => Self::Corrupt(error.to_string()),
             ImageError::Key(error) => Self::Corrupt(error.to_string()),
         }

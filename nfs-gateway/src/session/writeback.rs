@@ -6,9 +6,11 @@ use base::{ChunkId, InodeId};
 use bytes::{Bytes, BytesMut};
 use chunkstore::ChunkError;
 use futures_util::stream::{FuturesUnordered, TryStreamExt};
-use metadata::image::{Block, BlockJob, Piece, WriteJob};
+use metadata::image::{Block, BlockJob, Piece};
 
-use super::{Session, State};
+use super::Session;
+use super::holds::HeldJob;
+use super::state::State;
 use crate::wire::reply::Payload;
 
 /// Bytes of one write-back job: enough to keep the chunk store busy, little enough that others
@@ -64,20 +66,26 @@ fn index(number: u32) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
 
+/// A write-back, and the image it was taken from.
+pub(super) struct Job {
+    held: HeldJob,
+    generation: u64,
+}
+
 impl Session {
     /// What to store next of a file, after settling in memory what is small. `None` if a
     /// write-back of the file runs, or nothing is left.
-    pub(super) fn next_job(
-        self: &Arc<Self>,
-        state: &mut State,
-        inode: InodeId,
-    ) -> Option<WriteJob> {
+    pub(super) fn next_job(self: &Arc<Self>, state: &mut State, inode: InodeId) -> Option<Job> {
         let (_, ran) = state.image.run(|image| image.settle_small(inode));
         if ran.changed {
             self.kick_flush(state);
             self.written.notify_waiters();
         }
-        state.image.begin_write(inode, JOB_BYTES)
+        let write = state.image.begin_write(inode, JOB_BYTES)?;
+        Some(Job {
+            held: HeldJob::new(self.shared.chunks.as_ref(), self.domain, write),
+            generation: state.generation,
+        })
     }
 
     /// Begins a write-back that nobody waits for.
@@ -86,9 +94,11 @@ impl Session {
         self.shared.tasks.spawn(async move {
             // Until the file is clean, or another task writes it.
             loop {
-                session.wait_for_flush().await;
+                if !session.wait_for_flush().await {
+                    return;
+                }
                 let job = {
-                    let mut state = session.state.lock();
+                    let mut state = session.lock();
                     if state.lost {
                         None
                     } else {
@@ -108,7 +118,7 @@ impl Session {
     /// gateway's budget is short.
     pub(crate) fn write_back_all(self: &Arc<Self>) {
         let dirty = {
-            let state = self.state.lock();
+            let state = self.lock();
             if state.lost {
                 Vec::new()
             } else {
@@ -126,14 +136,24 @@ impl Session {
     ///
     /// After `NoSpace` the file's unwritten data is given up, and the write verifier changes, so
     /// that every client resends what it has not committed. After other errors the data stays.
-    pub(super) async fn write_back(self: &Arc<Self>, job: WriteJob) -> Result<(), ChunkError> {
+    pub(super) async fn write_back(self: &Arc<Self>, job: Job) -> Result<(), ChunkError> {
+        let Job { held, generation } = job;
+        let HeldJob { job, hold } = held;
         let inode = job.inode;
         let stored = self.store_blocks(job.blocks).await;
-        let mut state = self.state.lock();
+        let mut state = self.lock();
+        if state.lost || state.generation != generation {
+            // The data has been given up; the image knows nothing of this job.
+            drop(state);
+            self.written.notify_waiters();
+            return Ok(());
+        }
         let result = match stored {
             Ok(blocks) => {
                 let (_, ran) = state.image.run(|image| image.finish_write(inode, blocks));
                 if ran.changed {
+                    let number = state.image.applied();
+                    state.holds.keep(number, hold);
                     self.kick_flush(&mut state);
                 }
                 Ok(())
@@ -146,6 +166,8 @@ impl Session {
                         self.kick_flush(&mut state);
                     }
                     state.losses += 1;
+                    let last = state.image.last_write();
+                    state.lost_writes.lose(inode, last);
                     self.shared.counters.discarded.count();
                 }
                 Err(error)

@@ -4,6 +4,10 @@
 //! fragment; it is handed out as a piece of the receive buffer, without copying. Memory follows
 //! what has arrived: a claimed length reserves a few times what has really come of the record, or
 //! as much as records lately had, and a length above the limit ends the connection.
+//!
+//! A reader holds up to [`RECEIVE_BYTES_FREE`] as it likes. What a record needs beyond that it
+//! claims, and reads on when that is granted: then it needs nothing more until the record ends, so
+//! readers that wait for each other cannot come about.
 
 use base::limits;
 use bytes::buf::Limit;
@@ -11,6 +15,9 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 /// What an idle connection holds, and what a read takes while records are small, in bytes.
 pub const RECEIVE_BYTES_IDLE: usize = 16 * 1024;
+
+/// What a reader holds at most without a grant, in bytes.
+pub const RECEIVE_BYTES_FREE: usize = 2 * RECEIVE_BYTES_IDLE;
 
 /// What the first read takes while records are big, in bytes: enough to see the next record's
 /// mark, and little to copy when the room for the record is made.
@@ -51,7 +58,7 @@ pub struct RecordReader {
     /// What was received and not yet looked at.
     buffer: BytesMut,
     /// Earlier fragments of the record, once it turned out to have more than one.
-    joined: BytesMut,
+    joined: Vec<u8>,
     /// Fragments of the record so far.
     fragments: u32,
     /// The fragment that is being copied to `joined`.
@@ -60,6 +67,8 @@ pub struct RecordReader {
     was_big: bool,
     /// What a claim may reserve at once, because records of that size have really come lately.
     trusted: usize,
+    /// Whether what this record needs has been granted.
+    granted: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -78,8 +87,31 @@ impl RecordReader {
     /// Room for the next bytes of the stream. Whatever is put there is the stream's continuation.
     pub fn room(&mut self) -> Limit<&mut BytesMut> {
         let wanted = self.wanted();
-        self.buffer.reserve(wanted);
+        self.make_room(wanted);
         (&mut self.buffer).limit(wanted)
+    }
+
+    /// How many bytes this reader has to be granted before it can read on, if it has to.
+    #[must_use]
+    pub fn claim(&self) -> Option<usize> {
+        if self.granted {
+            return None;
+        }
+        if self.copying.is_some() || self.fragments > 0 {
+            // How long all fragments together will be, nobody knows.
+            let held = self.joined.len() + RECEIVE_BYTES_IDLE;
+            return (held > RECEIVE_BYTES_FREE)
+                .then_some(limits::RECORD_BYTES_MAX + RECEIVE_BYTES_IDLE);
+        }
+        let (length, _) = self.mark()?;
+        let whole = MARK_BYTES + length;
+        let is_due = self.buffer.len() >= RECEIVE_BYTES_FREE || self.trusted >= length;
+        (whole > RECEIVE_BYTES_FREE && is_due).then_some(whole)
+    }
+
+    /// Grants what [`RecordReader::claim`] asked for, until the record ends.
+    pub fn grant(&mut self) {
+        self.granted = true;
     }
 
     /// How many bytes the next read should take.
@@ -92,7 +124,10 @@ impl RecordReader {
                 RECEIVE_BYTES_IDLE
             };
         };
-        let missing = (MARK_BYTES + length).saturating_sub(have);
+        let mut missing = (MARK_BYTES + length).saturating_sub(have);
+        if !self.granted && MARK_BYTES + length > RECEIVE_BYTES_FREE {
+            missing = RECEIVE_BYTES_FREE.saturating_sub(have);
+        }
         if missing <= RECEIVE_BYTES_IDLE {
             // Further records may have come along with the rest of this one.
             return RECEIVE_BYTES_IDLE
@@ -103,6 +138,31 @@ impl RecordReader {
         // At most exactly this record, so that the next one starts in a buffer of its own.
         let believed = (have * GROWTH_MAX).max(self.trusted);
         missing.min(believed.max(RECEIVE_BYTES_IDLE))
+    }
+
+    /// Makes room for `wanted` bytes, and for no more than the record needs: a buffer that grows
+    /// by itself doubles, or takes back the room of an earlier record.
+    fn make_room(&mut self, wanted: usize) {
+        let needed = self.buffer.len() + wanted;
+        if needed <= self.buffer.capacity() {
+            return;
+        }
+        let most = match self.mark() {
+            Some((length, _)) if self.granted && self.copying.is_none() => MARK_BYTES + length,
+            _ => RECEIVE_BYTES_FREE,
+        };
+        let most = most.max(needed);
+        // Once so much of it has come that growing on would only copy, the rest is believed, too.
+        if self.buffer.capacity() <= most / (2 * GROWTH_MAX) {
+            self.buffer.reserve(wanted);
+        }
+        if needed <= self.buffer.capacity() && self.buffer.capacity() <= most {
+            return;
+        }
+        let mut exact = BytesMut::new();
+        exact.reserve(if self.granted { most } else { needed });
+        exact.extend_from_slice(&self.buffer);
+        self.buffer = exact;
     }
 
     /// Takes the next whole record, if it has arrived.
@@ -138,7 +198,13 @@ impl RecordReader {
                 self.was_big = length > RECEIVE_BYTES_IDLE;
                 let fading = self.trusted - self.trusted / TRUST_FADES_BY;
                 self.trusted = length.max(fading);
-                return Ok(Some(self.buffer.split_to(length).freeze()));
+                self.granted = false;
+                let record = self.buffer.split_to(length).freeze();
+                if self.was_big && self.buffer.is_empty() {
+                    // What is left has no room, and would keep the record in memory.
+                    self.buffer = BytesMut::new();
+                }
+                return Ok(Some(record));
             }
             self.fragments += 1;
             let missing = length;
@@ -174,6 +240,16 @@ impl RecordReader {
     /// Moves what has arrived of `fragment`; says whether that was all of it.
     fn copy(&mut self, fragment: Fragment) -> bool {
         let arrived = fragment.missing.min(self.buffer.len());
+        let needed = self.joined.len() + arrived;
+        if needed > self.joined.capacity() {
+            let most = if self.granted {
+                limits::RECORD_BYTES_MAX
+            } else {
+                RECEIVE_BYTES_FREE
+            };
+            let room = needed.saturating_mul(2).min(most).max(needed);
+            self.joined.reserve_exact(room - self.joined.len());
+        }
         self.joined
             .extend_from_slice(&self.buffer.split_to(arrived));
         let missing = fragment.missing - arrived;
@@ -186,7 +262,8 @@ impl RecordReader {
 
     fn take_joined(&mut self) -> Bytes {
         self.fragments = 0;
-        std::mem::take(&mut self.joined).freeze()
+        self.granted = false;
+        Bytes::from(std::mem::take(&mut self.joined))
     }
 }
 

@@ -231,8 +231,21 @@ impl Model {
         let Some(wcc) = faults.settle(got)? else {
             return Ok(());
         };
+        self.apply_write(caller, now, inode, offset, data);
+        self.check_wcc(inode, before, wcc)
+    }
+
+    /// Makes a write that may be made.
+    fn apply_write(
+        &mut self,
+        caller: &Caller,
+        now: Timestamp,
+        inode: InodeId,
+        offset: u64,
+        data: &Bytes,
+    ) {
         let block_bytes = self.limits.block_bytes;
-        if length > 0
+        if !data.is_empty()
             && let Some(node) = self.nodes.get_mut(&inode)
         {
             node.remember();
@@ -243,7 +256,29 @@ impl Model {
             node.ctime = now.max(node.ctime.tick());
             node.mtime = node.ctime;
         }
-        self.check_wcc(inode, before, wcc)
+    }
+
+    /// A WRITE took effect and nobody was told. Returns whether it can have.
+    pub fn write_untold(
+        &mut self,
+        caller: &Caller,
+        now: Timestamp,
+        inode: InodeId,
+        offset: u64,
+        data: &Bytes,
+    ) -> bool {
+        let Some(node) = self.node(inode) else {
+            return false;
+        };
+        let length = u64::try_from(data.len()).unwrap_or(u64::MAX);
+        let end = offset.checked_add(length);
+        let fits = end.is_some_and(|end| end <= self.limits.file_bytes_max);
+        let is_file = matches!(node.body, Body::File(_));
+        if !is_file || !fits || self.limits.read_only || !may_write_data(node, caller) {
+            return false;
+        }
+        self.apply_write(caller, now, inode, offset, data);
+        true
     }
 
     pub(super) fn commit(&mut self, inode: InodeId, got: &Result<(), FsError>) -> Verdict {

@@ -59,6 +59,42 @@ impl Model {
         self.take_over(subject, now, inode)
     }
 
+    /// How many states a crash may bring a file back to, beside the present one, without looking
+    /// at its blocks one by one.
+    #[must_use]
+    pub fn fallbacks(&self, inode: InodeId) -> usize {
+        // Data and attributes are lost apart, the attributes not without the data.
+        let states = self.unsettled(inode) + 1;
+        states * (states + 1) / 2 - 1
+    }
+
+    /// A crash has brought a file back to one of [`Model::fallbacks`] states. What it holds is
+    /// confirmed then.
+    pub fn fall_back(&mut self, inode: InodeId, choice: usize) {
+        let block_bytes = self.limits.block_bytes;
+        let Some(node) = self.nodes.get_mut(&inode) else {
+            return;
+        };
+        let (mode, mtime, ctime) = (node.mode, node.mtime, node.ctime);
+        let Body::File(file) = &mut node.body else {
+            return;
+        };
+        let states = file.older.len() + 1;
+        let pairs = (0..states).flat_map(|data| (data..states).map(move |times| (data, times)));
+        let Some((data, times)) = pairs.into_iter().nth(choice) else {
+            return;
+        };
+        let kept = file.older.first().map(|version| version.content.clone());
+        if let (Some(version), Some(kept)) = (file.older.get(data), kept) {
+            let bytes = version.content.part(0, u64::MAX).to_vec();
+            file.content = file.content.fall_back(&kept, &bytes, block_bytes);
+        }
+        let told = file.older.get(times);
+        let told = told.map_or((mode, mtime, ctime), |it| (it.mode, it.mtime, it.ctime));
+        file.older.clear();
+        (node.mode, node.mtime, node.ctime) = told;
+    }
+
     fn take_over(&mut self, subject: &mut impl Subject, now: Timestamp, inode: InodeId) -> Verdict {
         let root = Caller::root();
         let cx = metadata::ops::Context { caller: &root, now };

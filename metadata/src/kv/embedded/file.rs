@@ -11,15 +11,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use redb::{
-    Database, Durability, ReadOnlyTable, ReadableDatabase, ReadableTable, StorageError,
-    TableDefinition, backends::FileBackend,
+    Database, Durability, ReadOnlyTable, ReadableDatabase, ReadableTable, StorageBackend,
+    StorageError, TableDefinition, backends::FileBackend,
 };
 
 use super::super::core::{BatchWrites, Snapshot, Visit};
 use super::super::{KvError, Version};
+use super::witness::Witness;
 use super::{EmbeddedOptions, OpenError, space};
 
 mod disk;
+mod shadow;
+mod trial;
 
 #[cfg(any(test, feature = "testing"))]
 pub use self::disk::{DiskChange, DiskFaults};
@@ -47,6 +50,16 @@ const FORMAT: u64 = 1;
 pub(super) struct Settings {
     path: PathBuf,
     options: EmbeddedOptions,
+    access: Access,
+}
+
+/// What may become of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    /// It is written, and made if there is none.
+    Change,
+    /// It stays as it is.
+    Look,
 }
 
 /// The open file.
@@ -94,35 +107,63 @@ impl Settings {
         Self {
             path: path.to_owned(),
             options: options.clone(),
+            access: Access::Change,
+        }
+    }
+
+    /// Settings that leave the file as it is.
+    pub(super) fn to_look_at(path: &Path, options: &EmbeddedOptions) -> Self {
+        Self {
+            access: Access::Look,
+            ..Self::new(path, options)
         }
     }
 }
 
 impl File {
-    /// Opens the file, or creates it if there is none.
-    pub(super) fn open_or_create(settings: &Settings) -> Result<(Self, FileLock), OpenError> {
+    /// Opens the file, or creates it if there is none; with its lock and its witness.
+    pub(super) fn open_or_create(
+        settings: &Settings,
+    ) -> Result<(Self, FileLock, Witness), OpenError> {
         let path = &settings.path;
-        let lock = FileLock::take(path)?;
+        let lock = FileLock::take(path, settings.access)?;
+        let witness = with_suffix(path, ".seen");
+        let (witness, acknowledged) = match settings.access {
+            Access::Change => Witness::open(witness),
+            Access::Look => Witness::look(witness),
+        };
         let io_error = |source| OpenError::Io {
             path: path.clone(),
             source,
         };
         match std::fs::metadata(path) {
             Ok(_) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Err(error)
+                if error.kind() == std::io::ErrorKind::NotFound
+                    && settings.access == Access::Change =>
+            {
+                if let Some(Version(number @ 1..)) = acknowledged {
+                    let reason = format!(
+                        "it is missing, though {number} commits to it were acknowledged, as {} \
+                         tells",
+                        witness.path().display()
+                    );
+                    let path = path.clone();
+                    return Err(OpenError::Corrupt { path, reason });
+                }
                 Self::create(settings)?;
             }
             Err(error) => return Err(io_error(error)),
         }
-        let file = Self::open(settings)?;
-        Ok((file, lock))
+        let file = Self::open(settings, acknowledged)?;
+        Ok((file, lock, witness))
     }
 
-    /// Opens the file again after an I/O error.
+    /// Opens the file again after an I/O error. It must have what was `acknowledged`.
     ///
     /// Pages that the system failed to write must not be taken for stored ones. So what can be
     /// synced is, and what the system still holds of the file is dropped before it is read.
-    pub(super) fn reopen(settings: &Settings) -> Result<Self, OpenError> {
+    pub(super) fn reopen(settings: &Settings, acknowledged: Version) -> Result<Self, OpenError> {
         let io_error = |source| OpenError::Io {
             path: settings.path.clone(),
             source,
@@ -135,7 +176,7 @@ impl File {
         if let Err(error) = advised {
             tracing::debug!(%error, "drop cached pages of metadata store");
         }
-        Self::open(settings)
+        Self::open(settings, Some(acknowledged))
     }
 
     /// Creates the file under another name first, so that a crash leaves a whole file or none.
@@ -153,7 +194,7 @@ impl File {
             _ => {}
         }
         let made = (|| -> Result<(), Failure> {
-            let database = open_database(&fresh, settings)?;
+            let (database, _) = open_database(&fresh, settings)?;
             let transaction = database.begin_write()?;
             transaction.open_table(DATA)?;
             {
@@ -171,7 +212,8 @@ impl File {
             .map_err(io_error)
     }
 
-    fn open(settings: &Settings) -> Result<Self, OpenError> {
+    /// Opens the file. It is refused, and left as it is, if it has less than was acknowledged.
+    fn open(settings: &Settings, acknowledged: Option<Version>) -> Result<Self, OpenError> {
         let path = &settings.path;
         let corrupt = |reason: &str| OpenError::Corrupt {
             path: path.clone(),
@@ -186,19 +228,29 @@ impl File {
             return Err(corrupt("the file is empty"));
         }
         let opened = guarded(|| {
-            let database = open_database(path, settings)?;
+            let (database, disk) = open_database(path, settings)?;
             let format = read_format(&database)?;
-            Ok((database, format))
+            Ok((database, disk, format))
         });
-        let (database, format) = opened.map_err(|failure| failure.on_open(path))?;
+        let (database, disk, format) = opened.map_err(|failure| failure.on_open(path))?;
         match format {
-            Some(FORMAT) => Ok(Self {
-                database,
-                failed: Arc::new(AtomicBool::new(false)),
-            }),
-            Some(_) => Err(corrupt("the file has a format that is not known here")),
-            None => Err(corrupt("the file is not a metadata store")),
+            Some(FORMAT) => {}
+            Some(_) => return Err(corrupt("the file has a format that is not known here")),
+            None => return Err(corrupt("the file is not a metadata store")),
         }
+        let file = Self {
+            database,
+            failed: Arc::new(AtomicBool::new(false)),
+        };
+        let found = file.newest().map_err(|failure| failure.on_open(path))?;
+        if let Some(lost) = acknowledged.filter(|acknowledged| found.version < *acknowledged) {
+            return Err(corrupt(&less_than_acknowledged(path, found.version, lost)));
+        }
+        if let Some(disk) = disk {
+            disk.end_trial()
+                .map_err(|error| Failure::from(redb::Error::Io(error)).on_open(path))?;
+        }
+        Ok(file)
     }
 
     /// The newest content.
@@ -309,7 +361,31 @@ fn guarded<T>(call: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     })
 }
 
-fn open_database(path: &Path, settings: &Settings) -> Result<Database, Failure> {
+fn less_than_acknowledged(path: &Path, found: Version, acknowledged: Version) -> String {
+    format!(
+        "commit {} was acknowledged, and the newest that is left whole is {}; to go on with that \
+         one and lose what came after it, remove {}",
+        acknowledged.0,
+        found.0,
+        with_suffix(path, ".seen").display()
+    )
+}
+
+/// Opens the database on a disk that makes no change before its trial is ended; without a disk of
+/// that kind if it is only looked at.
+fn open_database(
+    path: &Path,
+    settings: &Settings,
+) -> Result<(Database, Option<disk::Disk>), Failure> {
+    let mut builder = Database::builder();
+    builder
+        .set_cache_size(settings.options.cache_bytes)
+        .set_check_integrity_on_open(settings.options.verify_on_open);
+    if settings.access == Access::Look {
+        let file = std::fs::File::open(path).map_err(redb::Error::Io)?;
+        let shadow = shadow::Shadow::new(file).map_err(redb::Error::Io)?;
+        return Ok((builder.create_with_backend(shadow)?, None));
+    }
     let file = std::fs::OpenOptions::new()
         .read(true)
         .write(true)
@@ -317,12 +393,13 @@ fn open_database(path: &Path, settings: &Settings) -> Result<Database, Failure> 
         .truncate(false)
         .open(path)
         .map_err(redb::Error::Io)?;
-    let backend = disk::Disk::new(FileBackend::new(file)?, &settings.options);
-    let database = Database::builder()
-        .set_cache_size(settings.options.cache_bytes)
-        .set_check_integrity_on_open(settings.options.verify_on_open)
-        .create_with_backend(backend)?;
-    Ok(database)
+    let disk = disk::Disk::new(FileBackend::new(file)?, &settings.options);
+    let is_new = disk.len().map_err(redb::Error::Io)? == 0;
+    if !is_new {
+        disk.begin_trial();
+    }
+    let database = builder.create_with_backend(disk.clone())?;
+    Ok((database, Some(disk)))
 }
 
 /// The format of the file; `None` if it is a database, but not one of ours.
@@ -338,17 +415,22 @@ fn read_format(database: &Database) -> Result<Option<u64>, Failure> {
 impl FileLock {
     /// Takes the lock that belongs to the file `path`. It is a file of its own, since the store's
     /// file is closed at times and does not exist at first.
-    fn take(path: &Path) -> Result<Self, OpenError> {
+    fn take(path: &Path, access: Access) -> Result<Self, OpenError> {
         let io_error = |source| OpenError::Io {
             path: path.to_owned(),
             source,
         };
-        let file = std::fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(with_suffix(path, ".lock"))
-            .map_err(io_error)?;
+        let lock_path = with_suffix(path, ".lock");
+        let file = match access {
+            Access::Change => std::fs::OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(lock_path),
+            // Without the lock's file nobody uses the store, unless it is begun at this moment.
+            Access::Look => std::fs::File::open(lock_path).or_else(|_| std::fs::File::open(path)),
+        };
+        let file = file.map_err(io_error)?;
         let exclusive = rustix::fs::FlockOperation::NonBlockingLockExclusive;
         match rustix::fs::flock(&file, exclusive) {
             Ok(()) => Ok(Self { _file: file }),

@@ -1,5 +1,6 @@
 //! The suite on the store in a file, and what only a file can show.
 
+mod header;
 mod power;
 
 use base::{ManualClock, SystemClock, Timestamp};

@@ -11,6 +11,7 @@ use super::super::{Committed, KvError, Version};
 use super::Shared;
 use super::file::{Failure, File, FileLock, Newest, Settings};
 use super::queue::{Pending, Work};
+use super::witness::Witness;
 use crate::kv::core::RangeSet;
 
 /// Pause before the file is reopened after an error.
@@ -31,6 +32,7 @@ struct Writer {
     settings: Settings,
     /// The open file; `None` after an error, until it is open again.
     file: Option<File>,
+    witness: Witness,
     window: Window,
     newest: Version,
     /// A batch of which only the file knows whether it is there, and what it wrote.
@@ -50,13 +52,15 @@ pub(super) fn start(
     shared: Arc<Shared>,
     settings: Settings,
     file: File,
-    lock: FileLock,
+    (lock, mut witness): (FileLock, Witness),
     newest: Version,
 ) -> Result<JoinHandle<()>, std::io::Error> {
+    witness.note(newest);
     let mut writer = Writer {
         shared,
         settings,
         file: Some(file),
+        witness,
         window: Window::new(newest),
         newest,
         doubtful: None,
@@ -102,6 +106,7 @@ impl Writer {
             if let Err(failure) = file.close() {
                 tracing::warn!(error = %failure.into_error(), "close metadata store");
             }
+            self.witness.sync();
         }
     }
 
@@ -208,6 +213,8 @@ impl Writer {
         self.shared.space.set_stored_bytes(newest.bytes);
         self.file = Some(file);
         self.newest = newest.version;
+        // Before anybody is answered.
+        self.witness.note(newest.version);
         let floor = {
             let mut versions = self.shared.versions.write();
             versions.publish(newest.version, now, newest.snapshot);
@@ -279,13 +286,10 @@ impl Writer {
     }
 
     fn try_reopen(&mut self) -> Result<(), KvError> {
-        let file = File::reopen(&self.settings).map_err(KvError::from)?;
+        let file = File::reopen(&self.settings, self.newest).map_err(KvError::from)?;
         let newest = file.newest().map_err(Failure::into_error)?;
         let version = newest.version;
-        if version < self.newest {
-            let lost = format!("version {} is lost, {} is left", self.newest.0, version.0);
-            return Err(KvError::Corrupt(lost));
-        }
+        self.witness.note(version);
         let doubtful = self.doubtful.take();
         if let Some((doubted, conflicts)) = doubtful
             && version >= doubted

@@ -576,10 +576,22 @@ impl Differences for Between {
 
 /// Content of the three maps.
 #[derive(Debug)]
-struct Files<'a> {
+pub(super) struct Files<'a> {
     base: &'a Pairs,
     sides: Pair<&'a Pairs>,
     chunks: &'a Chunks,
+}
+
+/// The content of three filesystems.
+pub(super) fn files<'a>(base: &'a Fs, ours: &'a Fs, theirs: &'a Fs) -> Files<'a> {
+    Files {
+        base: &base.store,
+        sides: Pair {
+            ours: &ours.store,
+            theirs: &theirs.store,
+        },
+        chunks: &base.chunks,
+    }
 }
 
 impl Content for Files<'_> {
@@ -641,14 +653,7 @@ pub(super) fn try_merge(
         fs.flush();
     }
     let (our_view, their_view) = (View(&ours.store), View(&theirs.store));
-    let files = Files {
-        base: &base.store,
-        sides: Pair {
-            ours: &ours.store,
-            theirs: &theirs.store,
-        },
-        chunks: &base.chunks,
-    };
+    let files = files(base, ours, theirs);
     let differences = || {
         (
             Between::new(&base.store, &ours.store),
@@ -851,6 +856,7 @@ async fn problems(fs: &Fs) -> String {
     let chunks = fs.chunks.lock().unwrap().clone();
     let exists = |_: DomainId, id: ChunkId| chunks.contains_key(&id);
     let options = CheckOptions {
+        trees: None,
         chunk_exists: Some(&exists),
         progress: None,
     };

@@ -25,6 +25,9 @@ fn read_all(stream: &[u8], step: usize) -> (Vec<Bytes>, Result<(), RecordError>)
         if rest.is_empty() {
             return (records, Ok(()));
         }
+        if reader.claim().is_some() {
+            reader.grant();
+        }
         let mut room = reader.room();
         let taken = room.remaining_mut().min(step).min(rest.len());
         room.put_slice(&rest[..taken]);
@@ -88,6 +91,9 @@ fn big_records_are_hardly_copied() {
     let mut reader = RecordReader::new();
     let (mut rest, mut found, mut copied) = (stream.as_slice(), 0, 0);
     while !rest.is_empty() {
+        if reader.claim().is_some() {
+            reader.grant();
+        }
         let before = reader.buffer.as_ptr();
         let have = reader.buffer.len();
         let _room = reader.room();
@@ -122,6 +128,60 @@ fn an_idle_reader_gives_its_memory_back() {
     assert!(reader.held_bytes() > 0);
     reader.release_idle();
     assert_eq!(reader.held_bytes(), 0);
+}
+
+/// Puts as much of `stream` into the reader as it takes without a grant.
+fn feed_ungranted<'a>(reader: &mut RecordReader, mut stream: &'a [u8]) -> &'a [u8] {
+    loop {
+        assert_eq!(reader.take(), Ok(None));
+        if reader.claim().is_some() || stream.is_empty() {
+            return stream;
+        }
+        let mut room = reader.room();
+        let taken = room.remaining_mut().min(stream.len());
+        assert!(taken > 0, "neither room nor a claim");
+        room.put_slice(&stream[..taken]);
+        stream = &stream[taken..];
+    }
+}
+
+#[test]
+fn a_big_record_claims_its_room_once_and_holds_no_more() {
+    let data = vec![5; 1024 * 1024];
+    let (first, second) = data.split_at(data.len() / 2);
+    let pieces = [fragment(first, false), fragment(second, true)].concat();
+    let small: Vec<u8> = data
+        .chunks(4000)
+        .flat_map(|part| fragment(part, false))
+        .collect();
+    let small = [small, fragment(b"", true)].concat();
+    for stream in [fragment(&data, true), pieces, small] {
+        let mut reader = RecordReader::new();
+        // The second time, records of this size are expected, and old room could be taken again.
+        for _ in 0..2 {
+            let mut rest = feed_ungranted(&mut reader, &stream);
+            assert!(reader.held_bytes() <= RECEIVE_BYTES_FREE + RECEIVE_BYTES_IDLE);
+            let claimed = reader.claim().unwrap();
+            assert!(claimed <= limits::RECORD_BYTES_MAX + RECEIVE_BYTES_IDLE);
+            reader.grant();
+            let record = loop {
+                if let Some(record) = reader.take().unwrap() {
+                    break record;
+                }
+                assert_eq!(reader.claim(), None);
+                let mut room = reader.room();
+                let taken = room.remaining_mut().min(rest.len());
+                room.put_slice(&rest[..taken]);
+                rest = &rest[taken..];
+                assert!(reader.held_bytes() <= claimed + RECEIVE_BYTES_FREE);
+            };
+            assert_eq!(record, data);
+            assert!(!reader.granted);
+            drop(record);
+            let _room = reader.room();
+            assert!(reader.held_bytes() <= RECEIVE_BYTES_FREE);
+        }
+    }
 }
 
 fn records() -> impl Strategy<Value = Vec<Vec<Vec<u8>>>> {

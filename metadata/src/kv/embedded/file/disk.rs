@@ -1,32 +1,89 @@
 //! The device under the file, with room for injected errors in tests.
 
 use std::ops::Bound;
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use redb::backends::FileBackend;
 use redb::{BackendError, StorageBackend};
 
 use super::super::EmbeddedOptions;
+use super::trial::{Change, Trial};
 
 #[cfg(any(test, feature = "testing"))]
 pub use faults::{DiskChange, DiskFaults};
 
-/// A file, perhaps with faults.
+/// A file, perhaps with faults. Cloning shares it.
+#[derive(Clone, Debug)]
+pub(super) struct Disk(Arc<Inner>);
+
 #[derive(Debug)]
-pub(super) struct Disk {
+struct Inner {
     file: FileBackend,
+    /// Changes that are not made yet.
+    trial: Mutex<Option<Trial>>,
     #[cfg(any(test, feature = "testing"))]
-    faults: Option<std::sync::Arc<DiskFaults>>,
+    faults: Option<Arc<DiskFaults>>,
 }
 
 impl Disk {
     /// Wraps an open file.
     #[cfg_attr(not(any(test, feature = "testing")), expect(unused_variables))]
     pub(super) fn new(file: FileBackend, options: &EmbeddedOptions) -> Self {
-        Self {
+        Self(Arc::new(Inner {
             file,
+            trial: Mutex::new(None),
             #[cfg(any(test, feature = "testing"))]
             faults: options.faults.clone(),
+        }))
+    }
+
+    /// Makes no change from here on, but holds them.
+    pub(super) fn begin_trial(&self) {
+        *self.0.trial.lock() = Some(Trial::default());
+    }
+
+    /// Makes the changes that are held, and further ones at once.
+    pub(super) fn end_trial(&self) -> Result<(), std::io::Error> {
+        // The lock is held meanwhile: nobody else uses the file yet.
+        let mut trial = self.0.trial.lock();
+        let changes = trial.take().map(Trial::into_changes).unwrap_or_default();
+        let made = changes.into_iter().try_for_each(|change| match change {
+            Change::Write(offset, data) => self.0.write(offset, &data),
+            Change::SetLen(len) => self.0.set_len(len),
+            Change::Sync => self.0.sync_data(),
+        });
+        if made.is_err() {
+            // What follows a change that failed must not be made.
+            *trial = Some(Trial::default());
         }
+        made
+    }
+}
+
+impl Inner {
+    fn set_len(&self, len: u64) -> Result<(), std::io::Error> {
+        self.before_change()?;
+        self.file.set_len(len)?;
+        #[cfg(any(test, feature = "testing"))]
+        self.note(|| DiskChange::SetLen(len));
+        Ok(())
+    }
+
+    fn sync_data(&self) -> Result<(), std::io::Error> {
+        self.before_change()?;
+        self.file.sync_data()?;
+        #[cfg(any(test, feature = "testing"))]
+        self.note(|| DiskChange::Sync);
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), std::io::Error> {
+        self.before_change()?;
+        self.file.write(offset, data)?;
+        #[cfg(any(test, feature = "testing"))]
+        self.note(|| DiskChange::Write(offset, data.to_vec()));
+        Ok(())
     }
 
     #[cfg(any(test, feature = "testing"))]
@@ -63,44 +120,47 @@ impl Disk {
 
 impl StorageBackend for Disk {
     fn len(&self) -> Result<u64, std::io::Error> {
-        self.file.len()
+        match &*self.0.trial.lock() {
+            Some(trial) => trial.len(&self.0.file),
+            None => self.0.file.len(),
+        }
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), std::io::Error> {
-        self.before_read()?;
-        self.file.read(offset, out)
+        self.0.before_read()?;
+        if let Some(trial) = &*self.0.trial.lock() {
+            return trial.read(&self.0.file, offset, out);
+        }
+        self.0.file.read(offset, out)
     }
 
     fn set_len(&self, len: u64) -> Result<(), std::io::Error> {
-        self.before_change()?;
-        self.file.set_len(len)?;
-        #[cfg(any(test, feature = "testing"))]
-        self.note(|| DiskChange::SetLen(len));
-        Ok(())
+        if let Some(trial) = &mut *self.0.trial.lock() {
+            return trial.hold(Change::SetLen(len));
+        }
+        self.0.set_len(len)
     }
 
     fn sync_data(&self) -> Result<(), std::io::Error> {
-        self.before_change()?;
-        self.file.sync_data()?;
-        #[cfg(any(test, feature = "testing"))]
-        self.note(|| DiskChange::Sync);
-        Ok(())
+        if let Some(trial) = &mut *self.0.trial.lock() {
+            return trial.hold(Change::Sync);
+        }
+        self.0.sync_data()
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), std::io::Error> {
-        self.before_change()?;
-        self.file.write(offset, data)?;
-        #[cfg(any(test, feature = "testing"))]
-        self.note(|| DiskChange::Write(offset, data.to_vec()));
-        Ok(())
+        if let Some(trial) = &mut *self.0.trial.lock() {
+            return trial.hold(Change::Write(offset, data.to_vec()));
+        }
+        self.0.write(offset, data)
     }
 
     fn close(&self) -> Result<(), std::io::Error> {
-        self.file.close()
+        self.0.file.close()
     }
 
     fn try_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
-        self.file.try_lock_range(start, end)
+        self.0.file.try_lock_range(start, end)
     }
 
     fn try_lock_shared_range(
@@ -108,23 +168,23 @@ impl StorageBackend for Disk {
         start: Bound<u64>,
         end: Bound<u64>,
     ) -> Result<bool, BackendError> {
-        self.file.try_lock_shared_range(start, end)
+        self.0.file.try_lock_shared_range(start, end)
     }
 
     fn lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
-        self.file.lock_range(start, end)
+        self.0.file.lock_range(start, end)
     }
 
     fn lock_shared_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
-        self.file.lock_shared_range(start, end)
+        self.0.file.lock_shared_range(start, end)
     }
 
     fn unlock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
-        self.file.unlock_range(start, end)
+        self.0.file.unlock_range(start, end)
     }
 
     fn query_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
-        self.file.query_lock_range(start, end)
+        self.0.file.query_lock_range(start, end)
     }
 }
 

@@ -1,0 +1,68 @@
+//! Collections of file content that nothing refers to.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use base::TenantId;
+
+use super::ApiState;
+use super::input::{Body, Tenant};
+use crate::status::ApiError;
+use crate::types::{Collection, CollectionList, StartCollection};
+
+/// How long an answer waits for a collection to end.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+pub(super) async fn start(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+    Body(asked): Body<StartCollection>,
+) -> Result<(StatusCode, Json<Collection>), ApiError> {
+    allow(tenant)?;
+    match state.counted.collector.ask(asked.dry_run) {
+        Some(queued) => Ok((StatusCode::ACCEPTED, Json(queued))),
+        None => Err(ApiError::conflict(
+            "a collection of the other kind (dry_run) waits already: try again when it has ended",
+        )),
+    }
+}
+
+pub(super) async fn list(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+) -> Result<Json<CollectionList>, ApiError> {
+    allow(tenant)?;
+    let items = state.counted.collector.known();
+    Ok(Json(CollectionList { items }))
+}
+
+/// Answers when the collection has ended, or after [`PATIENCE`].
+pub(super) async fn show(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+    Path(run): Path<String>,
+) -> Result<Json<Collection>, ApiError> {
+    allow(tenant)?;
+    let run = run
+        .parse()
+        .map_err(|_| ApiError::invalid(format!("{run:?} is no number of a collection")))?;
+    let found = state.counted.collector.wait_for(run, PATIENCE).await;
+    found.map(Json).ok_or_else(|| {
+        ApiError::not_found(format!(
+            "no collection {run} is known: only the last few since the server's start are"
+        ))
+    })
+}
+
+/// Collections concern the content of all tenants, so only the operator's tenant may ask.
+fn allow(tenant: TenantId) -> Result<(), ApiError> {
+    if tenant == TenantId::DEFAULT {
+        return Ok(());
+    }
+    Err(ApiError::forbidden(
+        "collections concern all tenants: use a token of the installation's own",
+    ))
+}

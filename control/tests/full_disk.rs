@@ -1,0 +1,253 @@
+//! A disk that is full of file content: removing files makes room, without anybody's help.
+//!
+//! The test runs itself again in a mount namespace of its own, with a small tmpfs as the disk.
+#![allow(missing_docs)]
+
+mod support;
+
+#[cfg(test)]
+mod tests {
+
+    use std::collections::BTreeMap;
+    use std::path::{Path, PathBuf};
+    use std::process::Command;
+    use std::time::Duration;
+
+    use crate::support::{Server, json};
+    use nfs3_client::tokio::{TokioConnector, TokioIo};
+    use nfs3_client::{Nfs3Connection, Nfs3ConnectionBuilder};
+    use nfs3_types::nfs3::{
+        CREATE3args, LOOKUP3args, Nfs3Option, Nfs3Result, READ3args, REMOVE3args, WRITE3args,
+        createhow3, diropargs3, filename3, nfs_fh3, nfsstat3, sattr3, stable_how,
+    };
+    use nfs3_types::xdr_codec::Opaque;
+    use tokio::net::TcpStream;
+
+    const DIR_VARIABLE: &str = "CONTROL_TEST_DIR";
+    const FILE_BYTES: usize = 512 * 1024;
+
+    /// Looks at something that comes by itself, each [`LOOK_PAUSE`] apart.
+    const LOOKS_MAX: usize = 600;
+    const LOOK_PAUSE: Duration = Duration::from_millis(100);
+
+    type Mount = Nfs3Connection<TokioIo<TcpStream>>;
+
+    async fn mount(server: &Server) -> Mount {
+        let address = server.text("nfs_address");
+        let (host, port) = address.split_once(':').unwrap();
+        let port = port.parse().unwrap();
+        Nfs3ConnectionBuilder::new(TokioConnector, host, server.text("mount_path"))
+            .connect_from_privileged_port(false)
+            .mount_port(port)
+            .nfs3_port(port)
+            .mount()
+            .await
+            .unwrap()
+    }
+
+    /// Content that does not compress.
+    fn content(number: u32) -> Vec<u8> {
+        let mut bytes = vec![0; FILE_BYTES];
+        blake3::Hasher::new()
+            .update(&number.to_be_bytes())
+            .finalize_xof()
+            .fill(&mut bytes);
+        bytes
+    }
+
+    fn name(number: u32) -> String {
+        format!("file-{number}")
+    }
+
+    fn place<'a>(mount: &Mount, name: &'a str) -> diropargs3<'a> {
+        diropargs3 {
+            dir: mount.root_nfs_fh3(),
+            name: filename3(Opaque::borrowed(name.as_bytes())),
+        }
+    }
+
+    /// Makes a file and writes it. `Err` if there is no space; then it is removed again.
+    async fn make(mount: &mut Mount, number: u32) -> Result<nfs_fh3, ()> {
+        let name = name(number);
+        let args = CREATE3args {
+            where_: place(mount, &name),
+            how: createhow3::GUARDED(sattr3::default()),
+        };
+        let file = match mount.create(&args).await.unwrap() {
+            Nfs3Result::Ok(made) => match made.obj {
+                Nfs3Option::Some(handle) => handle,
+                Nfs3Option::None => panic!("no handle"),
+            },
+            Nfs3Result::Err((status, _)) => {
+                assert_eq!(status, nfsstat3::NFS3ERR_NOSPC);
+                return Err(());
+            }
+        };
+        let data = content(number);
+        let args = WRITE3args {
+            file: file.clone(),
+            offset: 0,
+            count: u32::try_from(data.len()).unwrap(),
+            stable: stable_how::FILE_SYNC,
+            data: Opaque::borrowed(&data),
+        };
+        match mount.write(&args).await.unwrap() {
+            Nfs3Result::Ok(_) => Ok(file),
+            Nfs3Result::Err((status, _)) => {
+                assert_eq!(status, nfsstat3::NFS3ERR_NOSPC);
+                remove(mount, number).await;
+                Err(())
+            }
+        }
+    }
+
+    async fn remove(mount: &mut Mount, number: u32) {
+        let name = name(number);
+        let args = REMOVE3args {
+            object: place(mount, &name),
+        };
+        match mount.remove(&args).await.unwrap() {
+            Nfs3Result::Ok(_) => {}
+            Nfs3Result::Err((status, _)) => panic!("{name} cannot be removed: {status:?}"),
+        }
+    }
+
+    /// Writes files from `first` on until the disk is full.
+    async fn fill(mount: &mut Mount, first: u32) -> BTreeMap<u32, nfs_fh3> {
+        let mut files = BTreeMap::new();
+        for number in first.. {
+            match make(mount, number).await {
+                Ok(file) => files.insert(number, file),
+                Err(()) => break,
+            };
+        }
+        files
+    }
+
+    async fn assert_intact(mount: &mut Mount, numbers: impl Iterator<Item = u32>) {
+        for number in numbers {
+            let name = name(number);
+            let args = LOOKUP3args {
+                what: place(mount, &name),
+            };
+            let file = mount.lookup(&args).await.unwrap().unwrap().object;
+            let args = READ3args {
+                file,
+                offset: 0,
+                count: u32::try_from(FILE_BYTES).unwrap(),
+            };
+            let read = mount.read(&args).await.unwrap().unwrap().data;
+            assert!(*read == *content(number), "{name}");
+        }
+    }
+
+    /// Fills the disk, removes most, fills it again, three times.
+    async fn child(dir: &Path) {
+        let data = dir.join("data");
+        let mut kept = BTreeMap::new();
+        let mut first_filled = 0;
+        for round in 0..3_u32 {
+            let server = Server::start_with("up", &data, &["--disk-reserve", "8MiB"]);
+            let mut mount = mount(&server).await;
+            assert_intact(&mut mount, kept.keys().copied()).await;
+            let first = round * 10_000;
+            let mut files = fill(&mut mount, first).await;
+            let filled = files.len() + kept.len();
+            if round == 0 {
+                first_filled = filled;
+            }
+            assert!(
+                filled * 5 > first_filled * 4,
+                "round {round}: {filled} of {first_filled}"
+            );
+            let all: Vec<_> = files.keys().copied().collect();
+            // Every second one first: packs of which half is live are rewritten, too.
+            let kept_of = [2, 3, 7][usize::try_from(round).unwrap()];
+            for number in all.iter().filter(|number| **number % kept_of != 0) {
+                remove(&mut mount, *number).await;
+                files.remove(number);
+            }
+            kept.append(&mut files);
+            // By itself, soon.
+            let mut again = None;
+            for _ in 0..LOOKS_MAX {
+                again = make(&mut mount, first + 9_999).await.ok();
+                if again.is_some() {
+                    break;
+                }
+                std::thread::park_timeout(LOOK_PAUSE);
+            }
+            assert!(again.is_some(), "round {round}: no space came back");
+            remove(&mut mount, first + 9_999).await;
+            // And when told, which leaves nothing over.
+            let dry = json(&["gc", "--dry-run"], &data);
+            assert_eq!(
+                (&dry["state"], &dry["dry_run"]),
+                (&"done".into(), &true.into())
+            );
+            assert_eq!(dry["freed_bytes"], 0);
+            let done = json(&["gc"], &data);
+            assert_eq!(done["state"], "done", "{done}");
+            let live = done["live_bytes"].as_u64().unwrap();
+            let bytes = u64::try_from(kept.len() * FILE_BYTES).unwrap();
+            assert!(
+                (bytes..bytes + bytes / 50).contains(&live),
+                "{live}, {bytes}"
+            );
+            let stored = done["stored_bytes"].as_u64().unwrap();
+            assert!(stored < live * 5 / 2, "{stored} bytes for {live}");
+            assert_intact(&mut mount, kept.keys().copied()).await;
+            drop(mount);
+            if round == 1 {
+                server.kill();
+            } else {
+                assert_eq!(server.terminate(), Some(0));
+            }
+            let report = json(&["check"], &data);
+            assert_eq!(report["clean"], true, "{report}");
+        }
+        println!("full disk passed with {} files kept", kept.len());
+    }
+
+    #[tokio::test]
+    async fn child_on_a_small_disk() {
+        // Without the directory it is not a child.
+        let Some(dir) = std::env::var_os(DIR_VARIABLE).map(PathBuf::from) else {
+            return;
+        };
+        child(&dir).await;
+    }
+
+    #[test]
+    fn removing_files_makes_room_on_a_full_disk() {
+        let dir = tempfile::tempdir().unwrap();
+        let mount = "mount -t tmpfs -o size=64m none \"$1\"";
+        let namespace = |script: &str| {
+            Command::new("unshare")
+                .args([
+                    "--user",
+                    "--map-root-user",
+                    "--mount",
+                    "sh",
+                    "-c",
+                    script,
+                    "sh",
+                ])
+                .arg(dir.path())
+                .arg(std::env::current_exe().unwrap())
+                .output()
+        };
+        if !namespace(mount).is_ok_and(|output| output.status.success()) {
+            println!("skipped: cannot mount a tmpfs in a namespace of its own");
+            return;
+        }
+        let script = format!(
+            "{mount} && {DIR_VARIABLE}=\"$1\" exec \"$2\" --exact tests::child_on_a_small_disk --nocapture"
+        );
+        let output = namespace(&script).unwrap();
+        let out = String::from_utf8_lossy(&output.stdout);
+        let err = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{out}\n{err}");
+        assert!(out.contains("full disk passed"), "{out}");
+    }
+}

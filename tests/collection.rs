@@ -1,0 +1,465 @@
+//! A gateway and its clients while chunks are collected all the time.
+//!
+//! The rules of `docs/design/0002-collection.md`, as the session engine keeps them: the gateway is
+//! the real one, its clients come over loopback, and one collection follows the other. Without the
+//! holds of write-backs the same run loses data.
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+    use std::time::Duration;
+
+    use base::{
+        ChunkId, Clock, DomainId, ManualClock, Rng, SystemClock, Tasks, TenantId, Timestamp,
+    };
+    use bytes::Bytes;
+    use chunkstore::faulty::{Call, Effect, FaultyStore};
+    use chunkstore::local::{LocalOptions, LocalStore, Marked, Thoroughness};
+    use chunkstore::{ChunkError, ChunkFuture, ChunkStore, Domain};
+    use metadata::check::{CheckOptions, check};
+    use metadata::kv::Kv;
+    use metadata::kv::memory::MemoryKv;
+    use metadata::record::session::Identity;
+    use metadata::references::References;
+    use metadata::store::{NewWorkspace, OpenSession, Store};
+    use nfs_gateway::{Engines, Gateway, GatewayOptions};
+    use nfs3_client::tokio::{TokioConnector, TokioIo};
+    use nfs3_client::{Nfs3Connection, Nfs3ConnectionBuilder};
+    use nfs3_types::nfs3::{
+        COMMIT3args, CREATE3args, Nfs3Option, Nfs3Result, READ3args, REMOVE3args, SETATTR3args,
+        WRITE3args, createhow3, diropargs3, filename3, nfs_fh3, nfsstat3, sattr3, sattrguard3,
+        stable_how,
+    };
+    use nfs3_types::xdr_codec::Opaque;
+    use tokio::net::{TcpListener, TcpStream};
+
+    /// One block, and too large to live in the metadata store.
+    const FILE_BYTES: usize = 64 * 1024;
+    /// Few, so that what was removed is soon put again.
+    const CONTENTS: u64 = 6;
+    const FILES: u64 = 5;
+    const CLIENTS: u64 = 3;
+    const CALLS: u64 = 250;
+
+    type Mount = Nfs3Connection<TokioIo<TcpStream>>;
+
+    /// A chunk store that a session engine without holds would see.
+    #[derive(Debug)]
+    struct WithoutHolds(Arc<dyn ChunkStore>);
+
+    impl ChunkStore for WithoutHolds {
+        fn put(&self, domain: Domain, content: Bytes) -> ChunkFuture<'_, ChunkId> {
+            self.0.put(domain, content)
+        }
+
+        fn sync(&self) -> ChunkFuture<'_, ()> {
+            self.0.sync()
+        }
+
+        fn get(&self, domain: Domain, id: ChunkId) -> ChunkFuture<'_, Bytes> {
+            self.0.get(domain, id)
+        }
+
+        fn cached(&self, domain: Domain, id: ChunkId) -> Option<Bytes> {
+            self.0.cached(domain, id)
+        }
+    }
+
+    /// A gateway on a local chunk store without a cache, so that reads go to the packs.
+    struct World {
+        kv: Arc<dyn Kv>,
+        local: LocalStore,
+        faulty: Arc<FaultyStore>,
+        gateway: Arc<Gateway>,
+        address: std::net::SocketAddr,
+        path: String,
+        tasks: Tasks,
+    }
+
+    fn open_local(dir: &Path) -> LocalStore {
+        let options = LocalOptions {
+            pack_bytes: 0,
+            reserve_bytes: 0,
+            ..LocalOptions::default()
+        };
+        LocalStore::open(dir, options, Arc::new(SystemClock::new())).unwrap()
+    }
+
+    impl World {
+        async fn start(dir: &Path, holds: bool) -> Self {
+            Self::start_with(dir, holds, Arc::new(SystemClock::new())).await
+        }
+
+        /// Faults are delayed by `pace`.
+        async fn start_with(dir: &Path, holds: bool, pace: Arc<dyn Clock>) -> Self {
+            let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+            let rng = Arc::new(Rng::seeded(3));
+            let kv: Arc<dyn Kv> = Arc::new(MemoryKv::new(Arc::clone(&clock)));
+            let store = Store::open(Arc::clone(&kv), Arc::clone(&clock), Arc::clone(&rng));
+            let store = store.await.unwrap();
+            let new = NewWorkspace {
+                name: "w".into(),
+                root: (0o777, 0, 0),
+            };
+            store
+                .create_workspace(TenantId::DEFAULT, new)
+                .await
+                .unwrap();
+            let open = OpenSession {
+                workspace: "w".into(),
+                read_only: false,
+                identity: Identity::Passthrough,
+                agent: String::new(),
+                run: String::new(),
+                ttl_seconds: None,
+            };
+            let opened = store.open_session(TenantId::DEFAULT, open).await.unwrap();
+            let local = open_local(dir);
+            let inner: Arc<dyn ChunkStore> = Arc::new(local.clone());
+            let faulty = Arc::new(FaultyStore::new(inner, pace));
+            let chunks: Arc<dyn ChunkStore> = if holds {
+                Arc::<FaultyStore>::clone(&faulty)
+            } else {
+                Arc::new(WithoutHolds(Arc::<FaultyStore>::clone(&faulty)))
+            };
+            let engines = Engines {
+                kv: Arc::clone(&kv),
+                chunks,
+                clock,
+                rng,
+            };
+            let gateway = Gateway::new(GatewayOptions::default(), engines, store);
+            let gateway = gateway.await.unwrap();
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let tasks = Tasks::new();
+            let serving = Arc::clone(&gateway);
+            tasks.spawn(async move { serving.serve(listener).await });
+            Self {
+                kv,
+                local,
+                faulty,
+                gateway,
+                address,
+                path: format!("/{}", opened.ticket),
+                tasks,
+            }
+        }
+
+        async fn mount(&self) -> Mount {
+            let host = self.address.ip().to_string();
+            Nfs3ConnectionBuilder::new(TokioConnector, host, self.path.clone())
+                .connect_from_privileged_port(false)
+                .mount_port(self.address.port())
+                .nfs3_port(self.address.port())
+                .mount()
+                .await
+                .unwrap()
+        }
+
+        async fn stop(self) -> (Arc<dyn Kv>, LocalStore) {
+            self.gateway.shutdown().await;
+            self.tasks.join().await;
+            (self.kv, self.local)
+        }
+    }
+
+    /// What one collection found to be missing, or `None` if it did not go through.
+    async fn collect(kv: &dyn Kv, local: &LocalStore) -> Option<u64> {
+        let begun = local.begin_collection().unwrap();
+        let marking = begun.settled(Duration::from_secs(60)).await?;
+        let mut references = References::new();
+        let mut missing = 0;
+        let mut mark = |domain: DomainId, id: ChunkId| {
+            missing += u64::from(marking.mark(domain, id) == Marked::Missing);
+        };
+        while references.next(kv, &mut mark).await.unwrap() {}
+        let mut sweep = marking.sweep(Thoroughness::High).await.unwrap();
+        while sweep.step().await.unwrap().is_some() {}
+        Some(missing)
+    }
+
+    fn content(number: u64) -> Vec<u8> {
+        let rng = Rng::seeded(number + 1);
+        let words = (0..FILE_BYTES / 8).flat_map(|_| rng.u64().to_be_bytes());
+        words.collect()
+    }
+
+    fn place<'a>(mount: &Mount, name: &'a str) -> diropargs3<'a> {
+        diropargs3 {
+            dir: mount.root_nfs_fh3(),
+            name: filename3(Opaque::borrowed(name.as_bytes())),
+        }
+    }
+
+    async fn create(mount: &mut Mount, name: &str) -> nfs_fh3 {
+        let args = CREATE3args {
+            where_: place(mount, name),
+            how: createhow3::UNCHECKED(sattr3::default()),
+        };
+        match mount.create(&args).await.unwrap().unwrap().obj {
+            Nfs3Option::Some(handle) => handle,
+            Nfs3Option::None => panic!("no handle"),
+        }
+    }
+
+    async fn write(
+        mount: &mut Mount,
+        file: &nfs_fh3,
+        offset: u64,
+        data: &[u8],
+        stable: stable_how,
+    ) -> Result<(), nfsstat3> {
+        let args = WRITE3args {
+            file: file.clone(),
+            offset,
+            count: u32::try_from(data.len()).unwrap(),
+            stable,
+            data: Opaque::borrowed(data),
+        };
+        match mount.write(&args).await.unwrap() {
+            Nfs3Result::Ok(_) => Ok(()),
+            Nfs3Result::Err((status, _)) => Err(status),
+        }
+    }
+
+    async fn truncate(mount: &mut Mount, file: &nfs_fh3, size: u64) -> Result<(), nfsstat3> {
+        let args = SETATTR3args {
+            object: file.clone(),
+            new_attributes: sattr3 {
+                size: Nfs3Option::Some(size),
+                ..sattr3::default()
+            },
+            guard: sattrguard3::None,
+        };
+        match mount.setattr(&args).await.unwrap() {
+            Nfs3Result::Ok(_) => Ok(()),
+            Nfs3Result::Err((status, _)) => Err(status),
+        }
+    }
+
+    async fn read(mount: &mut Mount, file: &nfs_fh3) -> Result<Vec<u8>, nfsstat3> {
+        let args = READ3args {
+            file: file.clone(),
+            offset: 0,
+            count: u32::try_from(FILE_BYTES).unwrap(),
+        };
+        match mount.read(&args).await.unwrap() {
+            Nfs3Result::Ok(read) => Ok(read.data.to_vec()),
+            Nfs3Result::Err((status, _)) => Err(status),
+        }
+    }
+
+    /// Each call does to a file what any client may. Tells of what must not be.
+    async fn client(mut mount: Mount, seed: u64) -> Result<(), String> {
+        let rng = Rng::seeded(seed);
+        let pick = |below: u64| rng.u64() % below;
+        let contents: Vec<_> = (0..CONTENTS).map(content).collect();
+        for call in 0..CALLS {
+            let name = format!("f{}", pick(FILES));
+            let file = create(&mut mount, &name).await;
+            let failed = |doing: &str, status: nfsstat3| match status {
+                // Another client removed it.
+                nfsstat3::NFS3ERR_STALE => Ok(()),
+                status => Err(format!("client {seed}, call {call}: {doing}: {status:?}")),
+            };
+            let content = &contents[usize::try_from(pick(CONTENTS)).unwrap()];
+            let done = match pick(10) {
+                0..4 => write(&mut mount, &file, 0, content, stable_how::FILE_SYNC).await,
+                4 => {
+                    // A part, over what is stored.
+                    let part = &content[20_000..60_000];
+                    write(&mut mount, &file, 20_000, part, stable_how::FILE_SYNC).await
+                }
+                5 => {
+                    let written = write(&mut mount, &file, 0, content, stable_how::UNSTABLE).await;
+                    let args = COMMIT3args {
+                        file,
+                        offset: 0,
+                        count: 0,
+                    };
+                    match mount.commit(&args).await.unwrap() {
+                        Nfs3Result::Ok(_) => written,
+                        Nfs3Result::Err((status, _)) => Err(status),
+                    }
+                }
+                6 => {
+                    let size = [0, 7, 30_000][usize::try_from(pick(3)).unwrap()];
+                    truncate(&mut mount, &file, size).await
+                }
+                7 => {
+                    let args = REMOVE3args {
+                        object: place(&mount, &name),
+                    };
+                    match mount.remove(&args).await.unwrap() {
+                        Nfs3Result::Ok(_) | Nfs3Result::Err((nfsstat3::NFS3ERR_NOENT, _)) => Ok(()),
+                        Nfs3Result::Err((status, _)) => Err(status),
+                    }
+                }
+                _ => match read(&mut mount, &file).await {
+                    // What was written, whole or in parts, or a hole.
+                    Ok(data) => {
+                        let known = |at: usize| {
+                            data[at] == 0 || contents.iter().any(|one| one[at] == data[at])
+                        };
+                        assert!((0..data.len()).step_by(97).all(known));
+                        Ok(())
+                    }
+                    Err(status) => Err(status),
+                },
+            };
+            done.or_else(|status| failed(&name, status))?;
+        }
+        Ok(())
+    }
+
+    /// Clients and collections at once. Gives how many collections there were, or what was lost.
+    async fn run(dir: &Path, holds: bool, seed: u64) -> Result<u64, String> {
+        let world = World::start(dir, holds).await;
+        // Time between a put and its reference.
+        world.faulty.delay(Call::Sync, Duration::from_millis(1));
+        let (collecting, clients) = (Tasks::new(), Tasks::new());
+        let (collections, lost) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        {
+            let (kv, local) = (Arc::clone(&world.kv), world.local.clone());
+            let (until, collections, lost) = (
+                collecting.clone(),
+                Arc::clone(&collections),
+                Arc::clone(&lost),
+            );
+            collecting.spawn(async move {
+                while !until.is_shutting_down() {
+                    let missing = collect(kv.as_ref(), &local).await;
+                    lost.fetch_add(missing.unwrap_or(0), SeqCst);
+                    collections.fetch_add(u64::from(missing.is_some()), SeqCst);
+                }
+            });
+        }
+        let told = Arc::new(std::sync::Mutex::new(None));
+        for number in 0..CLIENTS {
+            let mount = world.mount().await;
+            let told = Arc::clone(&told);
+            clients.spawn(async move {
+                if let Err(what) = client(mount, seed * 100 + number).await {
+                    *told.lock().unwrap() = Some(what);
+                }
+            });
+        }
+        clients.join().await;
+        collecting.begin_shutdown();
+        collecting.join().await;
+        let told = told.lock().unwrap().take();
+        let (kv, local) = world.stop().await;
+        assert_eq!(local.holds(), 0, "a hold was forgotten");
+        if let Some(what) = told {
+            return Err(what);
+        }
+        match lost.load(SeqCst) + collect(kv.as_ref(), &local).await.unwrap() {
+            0 => {}
+            lost => return Err(format!("{lost} chunks are missing")),
+        }
+        drop(local);
+        let local = open_local(dir);
+        let exists = |domain, id| local.contains(domain, id);
+        let options = CheckOptions {
+            trees: None,
+            chunk_exists: Some(&exists),
+            progress: None,
+        };
+        let report = check(kv.as_ref(), options).await.unwrap();
+        assert!(report.is_clean(), "{report:?}");
+        let verified = local.verify(|_| ());
+        assert_eq!((verified.damaged, verified.unreadable_packs), (0, 0));
+        Ok(collections.load(SeqCst))
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn nothing_in_use_is_collected() {
+        let mut collections = 0;
+        for seed in 0..3 {
+            let dir = tempfile::tempdir().unwrap();
+            collections += run(dir.path(), true, seed).await.unwrap();
+        }
+        assert!(collections > 30, "{collections}");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn without_holds_something_is_lost() {
+        for seed in 0..20 {
+            let dir = tempfile::tempdir().unwrap();
+            if run(dir.path(), false, seed).await.is_err() {
+                return;
+            }
+        }
+        panic!("twenty runs without holds lost nothing");
+    }
+
+    /// A write over a part of a block reads what is there. That may leave the file meanwhile, and
+    /// be collected if nobody touched it.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn what_a_write_is_based_on_stays_until_it_is_done() {
+        let dir = tempfile::tempdir().unwrap();
+        let pace = Arc::new(ManualClock::new(Timestamp::EPOCH));
+        let world = World::start_with(dir.path(), true, Arc::<ManualClock>::clone(&pace)).await;
+        let (mut one, mut other) = (world.mount().await, world.mount().await);
+        let file = create(&mut one, "f").await;
+        let written = write(&mut one, &file, 0, &content(1), stable_how::FILE_SYNC).await;
+        assert_eq!(written, Ok(()));
+        let begun = world.local.begin_collection().unwrap();
+        let marking = begun.try_settled().unwrap();
+        world.faulty.delay(Call::Get, Duration::from_secs(1));
+        let over = content(2);
+        let writing = write(
+            &mut one,
+            &file,
+            10_000,
+            &over[..40_000],
+            stable_how::FILE_SYNC,
+        );
+        let collecting = async {
+            while world.local.holds() == 0 {
+                tokio::task::yield_now().await;
+            }
+            truncate(&mut other, &file, 0).await.unwrap();
+            let mut references = References::new();
+            let mut mark = |domain, id| assert_eq!(marking.mark(domain, id), Marked::Stored);
+            while references.next(world.kv.as_ref(), &mut mark).await.unwrap() {}
+            assert_eq!(references.counts().references, 0);
+            let mut sweep = marking.sweep(Thoroughness::High).await.unwrap();
+            while sweep.step().await.unwrap().is_some() {}
+            pace.advance(Duration::from_secs(2));
+        };
+        let (written, ()) = tokio::join!(writing, collecting);
+        assert_eq!(written, Ok(()));
+        drop((one, other));
+        world.stop().await;
+    }
+
+    /// A chunk that is gone when it is read may have been collected after the file changed: the
+    /// call looks at the file again. One that the file still names is lost.
+    #[tokio::test]
+    async fn a_read_that_finds_its_chunk_gone_looks_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let world = World::start(dir.path(), true).await;
+        let mut mount = world.mount().await;
+        let file = create(&mut mount, "f").await;
+        let written = write(&mut mount, &file, 0, &content(1), stable_how::FILE_SYNC).await;
+        assert_eq!(written, Ok(()));
+        let gone = ChunkError::NotFound(ChunkId::new([9; 32]));
+        let fail = |times| {
+            world
+                .faulty
+                .fail(Call::Get, gone.clone(), Effect::Nothing, times);
+        };
+        fail(1);
+        assert_eq!(read(&mut mount, &file).await, Ok(content(1)));
+        fail(2);
+        let lost = read(&mut mount, &file).await;
+        assert_eq!(lost, Err(nfsstat3::NFS3ERR_IO));
+        assert_eq!(read(&mut mount, &file).await, Ok(content(1)));
+        drop(mount);
+        world.stop().await;
+    }
+}
