@@ -70,6 +70,10 @@ id_u64!(
     InodeId
 );
 id_u64!(
+    /// An entry of a workspace's operation log.
+    OperationId
+);
+id_u64!(
     /// A deduplication domain: chunks are shared inside it and never across. By default one
     /// per tenant, with the same number.
     DomainId
@@ -126,6 +130,80 @@ impl fmt::Display for ChunkId {
     }
 }
 
+macro_rules! id_hash {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name([u8; 32]);
+
+        impl $name {
+            /// Wraps a hash.
+            #[must_use]
+            pub const fn new(hash: [u8; 32]) -> Self {
+                Self(hash)
+            }
+
+            /// The hash.
+            #[must_use]
+            pub const fn as_bytes(&self) -> &[u8; 32] {
+                &self.0
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "({})"), self)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                for byte in self.0 {
+                    write!(f, "{byte:02x}")?;
+                }
+                Ok(())
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = HashError;
+
+            /// Parses what [`fmt::Display`] prints: 64 hexadecimal digits, of either case.
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                parse_hash(text).map(Self).ok_or(HashError)
+            }
+        }
+    };
+}
+
+id_hash!(
+    /// Name of a tree node: the keyed blake3 hash of its bytes.
+    NodeId
+);
+id_hash!(
+    /// Name of a commit: the blake3 hash of its canonical encoding.
+    CommitId
+);
+
+/// A text that is no hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not 64 hexadecimal digits")]
+pub struct HashError;
+
+fn parse_hash(text: &str) -> Option<[u8; 32]> {
+    let (digits, rest) = text.as_bytes().as_chunks::<2>();
+    let digits: &[[u8; 2]; 32] = digits.try_into().ok()?;
+    if !rest.is_empty() {
+        return None;
+    }
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    let mut hash = [0; 32];
+    for (byte, [high, low]) in hash.iter_mut().zip(digits) {
+        *byte = u8::try_from(digit(*high)? * 16 + digit(*low)?).ok()?;
+    }
+    Some(hash)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,5 +214,28 @@ mod tests {
         assert_eq!(id.to_string(), "00000000deadbeef");
         assert_eq!("00000000deadbeef".parse::<SessionId>().unwrap(), id);
         assert!("xyz".parse::<SessionId>().is_err());
+    }
+
+    #[test]
+    fn hashes_print_and_parse_as_64_digits() {
+        let mut hash = [0xa5; 32];
+        hash[0] = 0x01;
+        let id = CommitId::new(hash);
+        let text = id.to_string();
+        assert_eq!(text, format!("01{}", "a5".repeat(31)));
+        assert_eq!(text.parse(), Ok(id));
+        assert_eq!(text.to_uppercase().parse(), Ok(id));
+        let node = NodeId::new(hash);
+        assert_eq!(format!("{node:?}"), format!("NodeId({text})"));
+        for bad in [
+            "",
+            "01",
+            &text[1..],
+            &format!("{text}0"),
+            &format!("+{}", &text[1..]),
+        ] {
+            assert_eq!(bad.parse::<NodeId>(), Err(HashError), "{bad}");
+        }
+        assert_eq!("ü".repeat(32).parse::<NodeId>(), Err(HashError));
     }
 }

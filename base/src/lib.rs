@@ -14,7 +14,10 @@ mod time;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use context::{Caller, Groups};
-pub use ids::{ChunkId, DomainId, Epoch, GatewayId, InodeId, SessionId, TenantId, WorkspaceId};
+pub use ids::{
+    ChunkId, CommitId, DomainId, Epoch, GatewayId, HashError, InodeId, NodeId, OperationId,
+    SessionId, TenantId, WorkspaceId,
+};
 pub use name::{Name, NameError};
 pub use rng::Rng;
 pub use tasks::Tasks;

@@ -499,8 +499,10 @@ fn control_file(ready: &Ready) -> ControlFile {
 pub(crate) fn of_store(error: StoreError) -> Failure {
     let kind = match &error {
         StoreError::NotFound { .. } | StoreError::Expired { .. } => FailureKind::NotFound,
-        StoreError::Exists { .. } => FailureKind::Conflict,
-        StoreError::Invalid { .. } => FailureKind::Usage,
+        StoreError::Exists { .. } | StoreError::Changed { .. } | StoreError::Refused { .. } => {
+            FailureKind::Conflict
+        }
+        StoreError::Invalid { .. } | StoreError::Ambiguous { .. } => FailureKind::Usage,
         StoreError::Unavailable(KvError::NoSpace) => FailureKind::NoSpace,
         StoreError::Unavailable(_) => FailureKind::Retry,
         StoreError::Version { .. } | StoreError::Corrupt { .. } => FailureKind::Error,

@@ -122,6 +122,9 @@ impl From<StoreError> for ApiError {
         let (status, kind) = match error {
             StoreError::NotFound { .. } => (StatusCode::NOT_FOUND, "not-found"),
             StoreError::Exists { .. } => (StatusCode::CONFLICT, "exists"),
+            StoreError::Changed { .. } => (StatusCode::CONFLICT, "changed"),
+            StoreError::Refused { .. } => (StatusCode::CONFLICT, "refused"),
+            StoreError::Ambiguous { .. } => (StatusCode::BAD_REQUEST, "ambiguous"),
             StoreError::Invalid { .. } => (StatusCode::BAD_REQUEST, "invalid"),
             StoreError::Expired { .. } => (StatusCode::GONE, "expired"),
             StoreError::Version { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "version"),
@@ -184,6 +187,21 @@ mod tests {
             (StoreError::NotFound { what: what() }, 404),
             (StoreError::Exists { what: what() }, 409),
             (StoreError::Invalid { why: what() }, 400),
+            (StoreError::Refused { why: what() }, 409),
+            (
+                StoreError::Changed {
+                    what: what(),
+                    now: None,
+                },
+                409,
+            ),
+            (
+                StoreError::Ambiguous {
+                    what: what(),
+                    candidates: vec![],
+                },
+                400,
+            ),
             (StoreError::Unavailable(KvError::NoSpace), 507),
             (StoreError::Unavailable(KvError::Conflict), 503),
             (StoreError::Unavailable(KvError::OutcomeUnknown), 500),

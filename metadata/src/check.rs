@@ -4,6 +4,7 @@
 //! page; what crosses inodes is looked up where it should be. So memory does not grow with the
 //! store, but for a set of directories already seen and one number range per session.
 
+mod history;
 mod image;
 mod reader;
 mod report;

@@ -24,6 +24,13 @@
 //! | `s` | session | h16, session: u64, `x`, xid: u32, hash: 16 bytes | `ReplyRecord`: a stored reply |
 //! | `d` | delta | h16, session: u64, generation: u32, image key | tag byte, then the image value |
 //! | `G` | layer users | session: u64, generation: u32, user: u64 | empty: session `user` lists the frozen layer |
+//! | `k` | commit | workspace: u64, id: 32 bytes | `CommitRecord`: tree, parents, message, provenance |
+//! | `r` | ref | workspace: u64, name: bytes to end | `RefRecord`: commit, kind, protected |
+//! | `R` | log of a ref | workspace: u64, hash of the name: 16 bytes, time | `RefLogRecord`: what the ref said from then on |
+//! | `o` | operation log | workspace: u64, time, operation: u64 | `OperationRecord`: who did what, before and after |
+//! | `O` | operation | workspace: u64, operation: u64 | time: where it is in the log |
+//!
+//! A time is its seconds (u64) and nanoseconds (u32).
 //!
 //! Image keys, within a delta (and later a tree):
 //!
@@ -38,7 +45,7 @@
 
 mod decode;
 
-use base::{SessionId, TenantId, WorkspaceId};
+use base::{CommitId, OperationId, SessionId, TenantId, Timestamp, WorkspaceId};
 
 pub use decode::{Key, decode, decode_delta_layer};
 
@@ -60,6 +67,11 @@ mod table {
     pub(super) const SESSION: u8 = b's';
     pub(super) const DELTA: u8 = b'd';
     pub(super) const LAYER_USERS: u8 = b'G';
+    pub(super) const COMMIT: u8 = b'k';
+    pub(super) const REF: u8 = b'r';
+    pub(super) const REF_LOG: u8 = b'R';
+    pub(super) const OPERATION_LOG: u8 = b'o';
+    pub(super) const OPERATION: u8 = b'O';
 }
 
 /// Sub-tables of a session.
@@ -85,6 +97,9 @@ pub enum KeyError {
     /// The name in the key cannot be a name.
     #[error("key holds an impossible name")]
     BadName,
+    /// The time in the key cannot be a time.
+    #[error("key holds an impossible time")]
+    BadTime,
     /// The key's spread is not that of its session.
     #[error("key is not where its session's keys are")]
     Misplaced,
@@ -119,6 +134,14 @@ impl<'a> KeyReader<'a> {
 
     pub(crate) fn u64(&mut self) -> Result<u64, KeyError> {
         self.array().map(u64::from_be_bytes)
+    }
+
+    pub(crate) fn time(&mut self) -> Result<Timestamp, KeyError> {
+        let (seconds, nanos) = (self.u64()?, self.u32()?);
+        if nanos >= 1_000_000_000 {
+            return Err(KeyError::BadTime);
+        }
+        Ok(Timestamp::new(seconds, nanos))
     }
 
     pub(crate) fn tail(self) -> &'a [u8] {
@@ -394,6 +417,152 @@ pub fn all_sessions() -> KeyRange {
 #[must_use]
 pub fn all_deltas() -> KeyRange {
     KeyRange::prefix(&[table::DELTA])
+}
+
+/// A time, as a key holds it and as a value that is nothing but a time.
+#[must_use]
+pub fn encode_time(time: Timestamp) -> [u8; 12] {
+    let mut bytes = [0; 12];
+    let (seconds, nanos) = bytes.split_at_mut(8);
+    seconds.copy_from_slice(&time.seconds().to_be_bytes());
+    nanos.copy_from_slice(&time.nanos().to_be_bytes());
+    bytes
+}
+
+/// Reads what [`encode_time`] writes.
+///
+/// # Errors
+///
+/// The bytes are damaged.
+pub fn decode_time(bytes: &[u8]) -> Result<Timestamp, KeyError> {
+    let mut fields = KeyReader::new(bytes);
+    let time = fields.time()?;
+    fields.end()?;
+    Ok(time)
+}
+
+/// A commit.
+#[must_use]
+pub fn commit(workspace: WorkspaceId, commit: CommitId) -> Vec<u8> {
+    let workspace = workspace.raw().to_be_bytes();
+    key(table::COMMIT, &[&workspace, commit.as_bytes()])
+}
+
+/// The commits from `first` to `last`, both of them too.
+#[must_use]
+pub fn commits(workspace: WorkspaceId, first: CommitId, last: CommitId) -> KeyRange {
+    KeyRange {
+        start: commit(workspace, first).into(),
+        end: KeyRange::key(&commit(workspace, last)).end,
+    }
+}
+
+/// A ref.
+#[must_use]
+pub fn reference(workspace: WorkspaceId, name: &str) -> Vec<u8> {
+    let workspace = workspace.raw().to_be_bytes();
+    key(table::REF, &[&workspace, name.as_bytes()])
+}
+
+/// All refs of a workspace.
+#[must_use]
+pub fn references(workspace: WorkspaceId) -> KeyRange {
+    KeyRange::prefix(&key(table::REF, &[&workspace.raw().to_be_bytes()]))
+}
+
+/// The ref's name in a key of [`references`].
+///
+/// # Errors
+///
+/// The key is of another table or damaged.
+pub fn decode_reference(key: &[u8]) -> Result<(WorkspaceId, String), KeyError> {
+    match decode(key)? {
+        Key::Reference(workspace, name) => Ok((workspace, name)),
+        _ => Err(KeyError::WrongTable),
+    }
+}
+
+/// Stands for a ref's name where a field must have a fixed width.
+#[must_use]
+pub fn ref_name_hash(name: &str) -> [u8; 16] {
+    let hash = blake3::hash(name.as_bytes());
+    // The first half of 32 bytes.
+    hash.as_bytes().first_chunk().copied().unwrap_or_default()
+}
+
+/// What a ref said from a time on.
+#[must_use]
+pub fn ref_log(workspace: WorkspaceId, name: &[u8; 16], time: Timestamp) -> Vec<u8> {
+    let workspace = workspace.raw().to_be_bytes();
+    key(table::REF_LOG, &[&workspace, name, &encode_time(time)])
+}
+
+/// All that a ref ever said.
+#[must_use]
+pub fn ref_log_all(workspace: WorkspaceId, name: &[u8; 16]) -> KeyRange {
+    KeyRange::prefix(&key(
+        table::REF_LOG,
+        &[&workspace.raw().to_be_bytes(), name],
+    ))
+}
+
+/// What a ref said up to a time, and at it. The last of it is what the ref said then.
+#[must_use]
+pub fn ref_log_until(workspace: WorkspaceId, name: &[u8; 16], time: Timestamp) -> KeyRange {
+    KeyRange {
+        start: ref_log_all(workspace, name).start,
+        end: KeyRange::key(&ref_log(workspace, name, time)).end,
+    }
+}
+
+/// The time in a key of [`ref_log_all`].
+///
+/// # Errors
+///
+/// The key is of another table or damaged.
+pub fn decode_ref_log(key: &[u8]) -> Result<Timestamp, KeyError> {
+    match decode(key)? {
+        Key::RefLog(_, _, time) => Ok(time),
+        _ => Err(KeyError::WrongTable),
+    }
+}
+
+/// An entry of the operation log.
+#[must_use]
+pub fn operation_log(workspace: WorkspaceId, time: Timestamp, operation: OperationId) -> Vec<u8> {
+    let (workspace, time) = (workspace.raw().to_be_bytes(), encode_time(time));
+    key(
+        table::OPERATION_LOG,
+        &[&workspace, &time, &operation.raw().to_be_bytes()],
+    )
+}
+
+/// A workspace's operation log.
+#[must_use]
+pub fn operation_log_all(workspace: WorkspaceId) -> KeyRange {
+    KeyRange::prefix(&key(
+        table::OPERATION_LOG,
+        &[&workspace.raw().to_be_bytes()],
+    ))
+}
+
+/// The time and the operation in a key of [`operation_log_all`].
+///
+/// # Errors
+///
+/// The key is of another table or damaged.
+pub fn decode_operation_log(key: &[u8]) -> Result<(Timestamp, OperationId), KeyError> {
+    match decode(key)? {
+        Key::OperationLog(_, time, operation) => Ok((time, operation)),
+        _ => Err(KeyError::WrongTable),
+    }
+}
+
+/// Where an operation is in the log.
+#[must_use]
+pub fn operation(workspace: WorkspaceId, operation: OperationId) -> Vec<u8> {
+    let fields = [workspace.raw(), operation.raw()].map(u64::to_be_bytes);
+    key(table::OPERATION, &[&fields.concat()])
 }
 
 /// Keys of a filesystem image: the same in deltas and trees.

@@ -16,5 +16,6 @@ pub mod stat;
 pub mod store;
 pub mod transact;
 pub mod tree;
+pub mod version;
 
 pub use error::{FsError, Miss, OpError, OpResult};

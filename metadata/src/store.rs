@@ -1,20 +1,26 @@
-//! The durable objects beside files: tenants, workspaces, sessions, tickets, tokens.
+//! The durable objects beside files: tenants, workspaces, sessions, tickets, tokens, history.
 
+mod history;
 mod sessions;
 mod tickets;
 mod workspaces;
 
+pub use history::{
+    CommitInfo, LogFilter, LogHeads, LogHeadsError, LogPage, LogQuery, NewCommit, OperationInfo,
+    OperationPosition, RefInfo, RefLogEntry, Walk,
+};
 pub use sessions::{ExpiredPage, ForkSession, OpenSession, Opened, SessionInfo, SessionPosition};
-pub use tickets::{NewTicket, TICKET_TEXT_BYTES, TicketInfo};
+pub use tickets::{NewTicket, TICKET_TEXT_BYTES, TicketInfo, token_prefix};
 pub use workspaces::{NewWorkspace, WorkspaceInfo};
 
 use std::sync::Arc;
 
-use base::{Clock, Rng, TenantId};
+use base::{Clock, CommitId, Rng, TenantId};
 
 use crate::keyspace;
 use crate::kv::{Isolation, Kv, KvError, Transaction};
 use crate::record::RecordError;
+use crate::record::operation::Actor;
 use crate::record::workspace::{DATA_VERSION, FormatRecord, HandleKeysRecord, TenantRecord};
 use crate::transact::{Budget, TransactError, Transactor};
 
@@ -38,6 +44,28 @@ pub enum StoreError {
     Exists {
         /// What, with its name.
         what: String,
+    },
+    /// A ref is not what the caller saw.
+    #[error("{what} has changed: {}", told_now(*now))]
+    Changed {
+        /// Which, with its name.
+        what: String,
+        /// The commit that it names now; `None` if there is no such ref now.
+        now: Option<CommitId>,
+    },
+    /// Something is in the way, which the caller can take away.
+    #[error("{why}")]
+    Refused {
+        /// What is in the way, and what to do.
+        why: String,
+    },
+    /// The digits fit several.
+    #[error("{what} may be {}; give more digits", candidates.join(", "))]
+    Ambiguous {
+        /// What was looked for.
+        what: String,
+        /// What it may be.
+        candidates: Vec<String>,
     },
     /// An argument is not acceptable.
     #[error("{why}")]
@@ -75,6 +103,13 @@ pub enum StoreError {
     Unavailable(KvError),
 }
 
+fn told_now(now: Option<CommitId>) -> String {
+    match now {
+        Some(commit) => format!("it names commit {commit} now"),
+        None => "it does not exist now".into(),
+    }
+}
+
 impl From<KvError> for StoreError {
     fn from(error: KvError) -> Self {
         match error {
@@ -102,6 +137,8 @@ pub struct Store {
     transactor: Transactor,
     clock: Arc<dyn Clock>,
     rng: Arc<Rng>,
+    /// Who is logged as doing what is done through this.
+    actor: Arc<Actor>,
 }
 
 impl Store {
@@ -125,6 +162,7 @@ impl Store {
             transactor,
             clock,
             rng,
+            actor: Arc::default(),
         };
         store.initialise().await?;
         Ok(store)

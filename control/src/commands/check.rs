@@ -155,6 +155,9 @@ fn print(report: &Report, content: Option<&Content>, json: bool) -> Result<(), F
                 "chunks": counts.chunks,
                 "replies": counts.replies,
                 "tickets": counts.tickets,
+                "commits": counts.commits,
+                "refs": counts.refs,
+                "operations": counts.operations,
             },
         }));
     }
@@ -189,11 +192,12 @@ fn print(report: &Report, content: Option<&Content>, json: bool) -> Result<(), F
         problems => format!("{problems} problems"),
     };
     lines.push(format!(
-        "{verdict}: {} keys, {} workspaces, {} sessions, {} inodes, {} entries, {} blocks, {} \
-         chunks looked at",
+        "{verdict}: {} keys, {} workspaces, {} sessions, {} commits, {} inodes, {} entries, {} \
+         blocks, {} chunks looked at",
         counts.keys,
         counts.workspaces,
         counts.sessions,
+        counts.commits,
         counts.inodes,
         counts.entries,
         counts.blocks,

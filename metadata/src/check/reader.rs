@@ -66,6 +66,21 @@ impl<'a> Reader<'a> {
             .await?;
         Ok(page.pairs.into_iter().next().map(|(key, _)| key))
     }
+
+    /// The last pair of a range.
+    pub(super) async fn last(&self, range: &KeyRange) -> Result<Option<(Bytes, Bytes)>, KvError> {
+        let limit = RangeLimit {
+            reverse: true,
+            ..RangeLimit::pairs(1)
+        };
+        // Never committed: nothing to conflict with.
+        let page = self
+            .kv
+            .begin()
+            .get_range(range, limit, Isolation::Snapshot)
+            .await?;
+        Ok(page.pairs.into_iter().next())
+    }
 }
 
 impl Scan {

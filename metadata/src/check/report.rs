@@ -26,6 +26,12 @@ pub struct Counts {
     pub replies: u64,
     /// Mount tickets.
     pub tickets: u64,
+    /// Commits.
+    pub commits: u64,
+    /// Refs.
+    pub refs: u64,
+    /// Entries of operation logs.
+    pub operations: u64,
 }
 
 /// What can be done about a problem.

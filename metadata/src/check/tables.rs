@@ -251,10 +251,30 @@ impl Checker<'_> {
                 };
                 self.check_layer_user(layer, user).await?;
             }
+            Key::Commit(..)
+            | Key::Reference(..)
+            | Key::RefLog(..)
+            | Key::OperationLog(..)
+            | Key::Operation(..) => self.check_history_key(key, value).await?,
             // Not in the ranges that come here.
             Key::Delta(..) => {}
         }
         Ok(())
+    }
+
+    async fn check_history_key(&mut self, key: Key, value: &Bytes) -> Result<(), KvError> {
+        match key {
+            Key::Commit(workspace, id) => self.check_commit(workspace, id, value).await,
+            Key::Reference(workspace, name) => self.check_reference(workspace, &name, value).await,
+            Key::RefLog(workspace, name, time) => {
+                self.check_ref_log(workspace, &name, time, value).await
+            }
+            Key::OperationLog(workspace, time, id) => {
+                self.check_operation_log(workspace, time, id, value).await
+            }
+            Key::Operation(workspace, id) => self.check_operation(workspace, id, value).await,
+            _ => Ok(()),
+        }
     }
 
     fn check_format(&mut self, value: &[u8]) {

@@ -8,21 +8,25 @@ use bytes::Bytes;
 
 use super::*;
 use crate::error::{FsError, Miss, OpError, OpResult};
+use crate::image::Usage;
 use crate::image::{Block, BlockJob, Image, ImageConfig, Piece};
 use crate::keyspace::{self, image as keys};
 use crate::kv::memory::MemoryKv;
 use crate::kv::{Isolation, KeyRange};
 use crate::layers::Layers;
 use crate::ops::{self, Context, How, Node};
+use crate::record::commit::{Provenance, Statistics};
 use crate::record::conflict::{Conflict, ConflictKind, Place, Resolution};
 use crate::record::entry::Entry;
 use crate::record::inode::InodeRecord;
+use crate::record::operation::{Action, Cause};
+use crate::record::reference::{RefChange, RefKind, RefLogRecord, RefName, RefState};
 use crate::record::session::Identity;
 use crate::session::{Fence, FlushBatch, FlushError, OwnError, StoredReply, load, take_over};
 use crate::stat::{FileKind, SetAttrs};
-use crate::store::{NewWorkspace, OpenSession, Store};
+use crate::store::{NewCommit, NewWorkspace, OpenSession, Store};
 use crate::tree::MemoryTrees;
-use base::{GatewayId, InodeId, Name};
+use base::{CommitId, GatewayId, InodeId, Name, NodeId};
 
 /// A session that is used without a gateway.
 struct World {
@@ -257,6 +261,44 @@ impl World {
         self.flush().await;
         (dir, file)
     }
+
+    /// Two commits, a branch that moved, one that is gone, and their logs.
+    async fn remember(&self) -> (CommitId, CommitId) {
+        let (store, workspace) = (&self.store, self.workspace);
+        let new = |message: &str, parents| NewCommit {
+            tree: NodeId::new([1; 32]),
+            usage: Usage::default(),
+            parents,
+            statistics: Statistics::default(),
+            conflicts: 0,
+            message: message.into(),
+            provenance: Provenance::default(),
+        };
+        let one = store
+            .put_commit(workspace, new("1", vec![]))
+            .await
+            .unwrap()
+            .id;
+        let two = store
+            .put_commit(workspace, new("2", vec![one]))
+            .await
+            .unwrap()
+            .id;
+        let at = |commit| RefState {
+            commit,
+            kind: RefKind::Branch,
+            protected: false,
+        };
+        let (main, gone) = (RefName::main(), RefName::new("gone").unwrap());
+        for name in [&main, &gone] {
+            let made = store.create_ref(workspace, name, at(one), Cause::Asked);
+            made.await.unwrap();
+        }
+        let moved = store.move_ref(workspace, &main, one, two, Cause::Asked);
+        moved.await.unwrap();
+        store.delete_ref(workspace, &gone, one).await.unwrap();
+        (one, two)
+    }
 }
 
 fn problems(report: &Report) -> String {
@@ -436,6 +478,9 @@ async fn a_closed_session_leaves_nothing_and_stays_closed() {
 async fn any_missing_or_damaged_key_is_noticed() {
     let mut world = World::new().await;
     world.furnish().await;
+    world.remember().await;
+    let counts = world.check().await.counts;
+    assert_eq!((counts.commits, counts.refs, counts.operations), (2, 1, 5));
     let all = KeyRange {
         start: Bytes::new(),
         end: Bytes::from_static(&[0xff]),
@@ -484,6 +529,80 @@ async fn told(world: &World, key: &[u8], value: &[u8], parts: &[&str]) {
     }
     world.damage(key, before.as_deref()).await;
     assert!(world.check().await.is_clean());
+}
+
+#[tokio::test]
+async fn history_that_contradicts_itself_is_told() {
+    let world = World::new().await;
+    let (one, two) = world.remember().await;
+    let (store, workspace) = (&world.store, world.workspace);
+    let commit = |id| keyspace::commit(workspace, id);
+    let second = store.commit(workspace, two).await.unwrap().record;
+    let parts = [&*format!("content is that of commit {two}")];
+    told(&world, &commit(one), &second.encode(), &parts).await;
+    let first = store.commit(workspace, one).await.unwrap().record;
+    let mut late = first.clone();
+    late.time = second.time;
+    let parts = [&*format!("its parent {one} is not earlier")];
+    told(&world, &commit(one), &late.encode(), &parts).await;
+    let alien = keyspace::commit(WorkspaceId::new(9), one);
+    told(
+        &world,
+        &alien,
+        &first.encode(),
+        &["the workspace does not exist"],
+    )
+    .await;
+
+    let main = store.reference(workspace, &RefName::main()).await.unwrap();
+    let key = keyspace::reference(workspace, "main");
+    let mut record = main.record;
+    record.state.commit = CommitId::new([7; 32]);
+    let parts = ["which is missing", "is not what its log says"];
+    told(&world, &key, &record.encode(), &parts).await;
+    record = main.record;
+    record.updated = record.updated.tick();
+    told(
+        &world,
+        &key,
+        &record.encode(),
+        &["is not what its log says"],
+    )
+    .await;
+    let odd = keyspace::reference(workspace, "a b");
+    let parts = ["cannot be called so", "is not what its log says"];
+    told(&world, &odd, &main.record.encode(), &parts).await;
+
+    let log = store.operations(workspace, None, 10).await.unwrap();
+    let moved = log[1].clone();
+    let Action::RefChanged { change, .. } = &moved.record.action else {
+        panic!("{moved:?}");
+    };
+    assert_eq!(change.verb(), "move");
+    // A change that does not start where the one before ended.
+    let mut other = moved.record.clone();
+    other.action = Action::RefChanged {
+        change: RefChange {
+            before: None,
+            ..change.clone()
+        },
+        cause: Cause::Asked,
+    };
+    let key = keyspace::operation_log(workspace, moved.time, moved.id);
+    told(&world, &key, &other.encode(), &["does not say so"]).await;
+    let hash = keyspace::ref_name_hash("gone");
+    let key = keyspace::ref_log(workspace, &hash, moved.time);
+    let entry = RefLogRecord {
+        name: RefName::main(),
+        operation: moved.id,
+        state: change.after,
+    };
+    let parts = ["is in the log of another ref"];
+    told(&world, &key, &entry.encode(), &parts).await;
+    let number = keyspace::operation(workspace, moved.id);
+    let elsewhen = keyspace::encode_time(moved.time.tick());
+    let parts = ["its number leads nowhere", "cannot be found by its number"];
+    told(&world, &number, &elsewhen, &parts).await;
 }
 
 /// The attributes of an inode, as they are stored.

@@ -1,6 +1,6 @@
 //! Reading any key of the store: what `check` needs.
 
-use base::{SessionId, TenantId, WorkspaceId};
+use base::{CommitId, OperationId, SessionId, TenantId, Timestamp, WorkspaceId};
 
 use super::image::{self, ImageKey};
 use super::{KeyError, KeyReader, session_table, spread, table};
@@ -42,6 +42,16 @@ pub enum Key {
     Delta(SessionId, u32, ImageKey),
     /// The mark that a session (the last) lists a frozen layer.
     LayerUser(SessionId, u32, SessionId),
+    /// A commit.
+    Commit(WorkspaceId, CommitId),
+    /// A ref by its name.
+    Reference(WorkspaceId, String),
+    /// What a ref, given by the hash of its name, said from a time on.
+    RefLog(WorkspaceId, [u8; 16], Timestamp),
+    /// An entry of the operation log.
+    OperationLog(WorkspaceId, Timestamp, OperationId),
+    /// Where an operation is in the log.
+    Operation(WorkspaceId, OperationId),
 }
 
 /// Decodes any key.
@@ -71,6 +81,28 @@ pub fn decode(key: &[u8]) -> Result<Key, KeyError> {
             fields.u32()?,
             SessionId::new(fields.u64()?),
         ),
+        table::COMMIT => Key::Commit(
+            WorkspaceId::new(fields.u64()?),
+            CommitId::new(fields.array()?),
+        ),
+        table::REF_LOG => Key::RefLog(
+            WorkspaceId::new(fields.u64()?),
+            fields.array()?,
+            fields.time()?,
+        ),
+        table::OPERATION_LOG => Key::OperationLog(
+            WorkspaceId::new(fields.u64()?),
+            fields.time()?,
+            OperationId::new(fields.u64()?),
+        ),
+        table::OPERATION => Key::Operation(
+            WorkspaceId::new(fields.u64()?),
+            OperationId::new(fields.u64()?),
+        ),
+        table::REF => {
+            let workspace = WorkspaceId::new(fields.u64()?);
+            return Ok(Key::Reference(workspace, text(fields.tail())?));
+        }
         table::TENANT_NAME => return Ok(Key::TenantName(text(fields.tail())?)),
         table::WORKSPACE_NAME => {
             let tenant = TenantId::new(fields.u64()?);
@@ -132,6 +164,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::session_of;
+    use super::super::{commit, operation, operation_log, ref_log, reference};
     use super::super::{delta, handle_keys, inodes, layer_user, session_flush, session_meta};
     use super::super::{session_owner, session_reply, tenant, tenant_name, ticket, ticket_of};
     use super::super::{token, workspace, workspace_name};
@@ -155,6 +188,11 @@ mod tests {
             Key::Flush(session) => session_flush(*session),
             Key::Reply(session, xid, hash) => session_reply(*session, *xid, hash),
             Key::LayerUser(session, generation, user) => layer_user(*session, *generation, *user),
+            Key::Commit(workspace, id) => commit(*workspace, *id),
+            Key::Reference(workspace, name) => reference(*workspace, name),
+            Key::RefLog(workspace, name, time) => ref_log(*workspace, name, *time),
+            Key::OperationLog(workspace, time, id) => operation_log(*workspace, *time, *id),
+            Key::Operation(workspace, id) => operation(*workspace, *id),
             Key::Delta(session, generation, part) => {
                 let mut key = delta(*session, *generation);
                 key.extend(match part {
@@ -199,6 +237,11 @@ mod tests {
             Key::Flush(session),
             Key::Reply(session, 8, [9; 16]),
             Key::LayerUser(session, 5, SessionId::new(6)),
+            Key::Commit(workspace, CommitId::new([1; 32])),
+            Key::Reference(workspace, "main".into()),
+            Key::RefLog(workspace, [1; 16], Timestamp::new(2, 3)),
+            Key::OperationLog(workspace, Timestamp::new(2, 3), OperationId::new(4)),
+            Key::Operation(workspace, OperationId::new(4)),
             delta(ImageKey::Cut { inode, first: 7 }),
             delta(ImageKey::Conflict([8; 16])),
             delta(ImageKey::Inode(inode)),
@@ -216,6 +259,9 @@ mod tests {
         ] {
             assert_eq!(decode(&encode(&key)), Ok(key));
         }
+        let mut late = operation_log(workspace, Timestamp::EPOCH, OperationId::new(4));
+        late[17] = 0xff;
+        assert_eq!(decode(&late), Err(KeyError::BadTime));
         let mut moved = session_meta(session);
         moved[1] ^= 1;
         assert_eq!(decode(&moved), Err(KeyError::Misplaced));
@@ -224,7 +270,13 @@ mod tests {
     proptest! {
         #[test]
         fn decode_is_total(
-            table in prop_oneof![any::<u8>(), Just(table::SESSION), Just(table::DELTA)],
+            table in prop_oneof![
+                any::<u8>(),
+                Just(table::SESSION),
+                Just(table::DELTA),
+                Just(table::REF_LOG),
+                Just(table::OPERATION_LOG),
+            ],
             bytes in proptest::collection::vec(any::<u8>(), 0..60),
         ) {
             let mut all = vec![table];

@@ -8,6 +8,14 @@ fn ids() -> impl Strategy<Value = u64> {
     prop_oneof![4 => 0..4_u64, 1 => Just(u64::MAX), 1 => any::<u64>()]
 }
 
+fn moments() -> impl Strategy<Value = Timestamp> {
+    (
+        ids(),
+        prop_oneof![Just(0), Just(999_999_999), 0..1_000_000_000_u32],
+    )
+        .prop_map(|(seconds, nanos)| Timestamp::new(seconds, nanos))
+}
+
 fn names() -> impl Strategy<Value = Name> {
     proptest::collection::vec(prop_oneof![Just(1_u8), Just(b'a'), Just(0xff)], 1..4)
         .prop_map(|name| Name::new(&name).unwrap())
@@ -94,5 +102,44 @@ proptest! {
         let ids = (TenantId::DEFAULT, WorkspaceId::new(3), session);
         prop_assert_eq!(decode_session_of(&session_of(ids.0, ids.1, ids.2)), Ok(ids));
         prop_assert!(delta_all(session).contains(&delta(session, 7)));
+    }
+
+    /// The order of the keys of a log is the order of times, and its ranges are exact.
+    #[test]
+    fn logs_are_in_the_order_of_time(a in moments(), b in moments(), workspace in ids(), other in ids()) {
+        let (workspace, other) = (WorkspaceId::new(workspace), WorkspaceId::new(other));
+        let (main, tag) = (ref_name_hash("main"), ref_name_hash("tag"));
+        let (one, two) = (ref_log(workspace, &main, a), ref_log(workspace, &main, b));
+        prop_assert_eq!(one.cmp(&two), a.cmp(&b));
+        prop_assert_eq!(ref_log_until(workspace, &main, a).contains(&two), b <= a);
+        prop_assert!(ref_log_all(workspace, &main).contains(&one));
+        for foreign in [ref_log(workspace, &tag, b), ref_log(other, &tag, b)] {
+            prop_assert!(!ref_log_all(workspace, &main).contains(&foreign));
+            prop_assert!(!ref_log_until(workspace, &main, a).contains(&foreign));
+        }
+        prop_assert_eq!(decode_ref_log(&one), Ok(a));
+        let id = OperationId::new(7);
+        let entry = operation_log(workspace, a, id);
+        prop_assert_eq!(entry.cmp(&operation_log(workspace, b, id)), a.cmp(&b));
+        prop_assert_eq!(operation_log_all(other).contains(&entry), workspace == other);
+        prop_assert_eq!(decode_operation_log(&entry), Ok((a, id)));
+        prop_assert_eq!(decode_time(&encode_time(a)), Ok(a));
+        let name = reference(workspace, "main");
+        prop_assert_eq!(references(other).contains(&name), workspace == other);
+        prop_assert_eq!(decode_reference(&name), Ok((workspace, "main".to_owned())));
+    }
+
+    #[test]
+    fn a_range_of_commits_has_both_ends(a in any::<[u8; 2]>(), b in any::<[u8; 2]>(), c in any::<[u8; 2]>()) {
+        let id = |bytes: [u8; 2]| {
+            let mut id = [0xff; 32];
+            id[..2].copy_from_slice(&bytes);
+            CommitId::new(id)
+        };
+        let workspace = WorkspaceId::new(1);
+        let (first, last) = (id(a.min(b)), id(a.max(b)));
+        let is_in = commits(workspace, first, last).contains(&commit(workspace, id(c)));
+        prop_assert_eq!(is_in, (first..=last).contains(&id(c)));
+        prop_assert!(!commits(workspace, first, last).contains(&commit(WorkspaceId::new(2), first)));
     }
 }

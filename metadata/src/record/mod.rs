@@ -4,9 +4,12 @@
 //! impossible combination are errors, never a panic. Integers are big-endian.
 
 pub mod block;
+pub mod commit;
 pub mod conflict;
 pub mod entry;
 pub mod inode;
+pub mod operation;
+pub mod reference;
 pub mod session;
 pub mod workspace;
 
@@ -28,6 +31,40 @@ pub enum RecordError {
     /// A field has a value it cannot have.
     #[error("record has an impossible field: {0}")]
     Field(&'static str),
+}
+
+/// Longest name of an author, agent, run, model or tool call, in bytes.
+pub const LABEL_BYTES_MAX: usize = 256;
+
+/// A field that is given from outside and not acceptable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what} is not acceptable: {rule}")]
+pub struct Unacceptable {
+    /// The field.
+    pub what: &'static str,
+    /// What is acceptable.
+    pub rule: &'static str,
+}
+
+impl Unacceptable {
+    pub(crate) fn new(what: &'static str, rule: &'static str) -> Self {
+        Self { what, rule }
+    }
+}
+
+impl From<Unacceptable> for RecordError {
+    fn from(error: Unacceptable) -> Self {
+        Self::Field(error.what)
+    }
+}
+
+/// Checks a name that tools give to agents, runs and the like.
+pub(crate) fn check_label(what: &'static str, label: &str) -> Result<(), Unacceptable> {
+    if label.len() > LABEL_BYTES_MAX || label.chars().any(char::is_control) {
+        let rule = "at most 256 bytes, no control characters";
+        return Err(Unacceptable::new(what, rule));
+    }
+    Ok(())
 }
 
 /// Builds a record.

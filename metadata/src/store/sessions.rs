@@ -3,12 +3,14 @@
 use base::{SessionId, TenantId, Timestamp, WorkspaceId};
 use bytes::Bytes;
 
+use super::history::write_operation;
 use super::tickets::{NewTicket, TICKETS_READ_MAX, hash_in_index, write_ticket};
 use super::{Store, StoreError, damaged};
 use crate::image::{InodeNumbers, Totals, Usage};
 use crate::keyspace;
 use crate::kv::{Isolation, KeyRange, RangeLimit, Transaction};
 use crate::layers::LayerId;
+use crate::record::operation::{Action, Actor, OperationRecord};
 use crate::record::session::{FlushRecord, Identity, SessionRecord, SessionState};
 use crate::transact::{Budget, Earlier};
 use crate::tree::Root;
@@ -125,7 +127,13 @@ impl Store {
             ..NewTicket::of(id)
         };
         let text = self.ticket_text();
+        let action = Action::SessionOpened {
+            session: id,
+            commit: None,
+        };
+        let log = self.logged(&record.agent, &record.run, action);
         let (kept, kept_ticket, kept_text) = (&record, &ticket, text.as_str());
+        let (log, operation) = (&log, self.new_operation());
         self.transactor
             .transact(Budget::default(), |txn, _| {
                 // Blind writes under a fresh number: right however often they are applied.
@@ -133,6 +141,7 @@ impl Store {
                     txn.set(&keyspace::session_meta(id), &kept.encode());
                     txn.set(&keyspace::session_of(tenant, kept.workspace, id), &[]);
                     write_ticket(txn, kept_ticket, kept_text);
+                    write_operation(txn, kept.workspace, operation, now, log);
                     Ok::<(), StoreError>(())
                 })
             })
@@ -174,7 +183,14 @@ impl Store {
             ..NewTicket::of(id)
         };
         let text = self.ticket_text();
+        let action = Action::SessionForked {
+            session: id,
+            source,
+            commit: None,
+        };
+        let log = self.logged(&fork.agent, &fork.run, action);
         let (fork, kept_ticket, kept_text) = (&fork, &ticket, text.as_str());
+        let (log, operation) = (&log, self.new_operation());
         let session = self
             .transactor
             .transact(Budget::default(), |txn, _| {
@@ -213,6 +229,7 @@ impl Store {
                         txn.set(&user, &[]);
                     }
                     write_ticket(txn, kept_ticket, kept_text);
+                    write_operation(txn, record.workspace, operation, now, log);
                     Ok::<_, StoreError>(SessionInfo { id, record, flush })
                 })
             })
@@ -221,6 +238,22 @@ impl Store {
             session,
             ticket: text,
         })
+    }
+
+    /// What is logged of a session that an agent makes for a run.
+    fn logged(&self, agent: &str, run: &str, action: Action) -> OperationRecord {
+        let said = |given: &str, else_: &str| {
+            let name = if given.is_empty() { else_ } else { given };
+            name.to_owned()
+        };
+        OperationRecord {
+            actor: Actor {
+                agent: said(agent, &self.actor.agent),
+                run: said(run, &self.actor.run),
+                token: self.actor.token,
+            },
+            action,
+        }
     }
 
     /// Puts a tree in place of a session's last frozen layers and its base, which have the same
@@ -378,6 +411,15 @@ impl Store {
     pub async fn close_session(&self, tenant: TenantId, id: SessionId) -> Result<(), StoreError> {
         let info = self.session(tenant, id).await?;
         let workspace = info.record.workspace;
+        let action = Action::SessionClosed {
+            session: id,
+            commit: None,
+        };
+        let log = OperationRecord {
+            actor: Actor::clone(&self.actor),
+            action,
+        };
+        let (log, operation, now) = (&log, self.new_operation(), self.clock.wall());
         self.transactor
             .transact(Budget::default(), |txn, _| {
                 Box::pin(async move {
@@ -403,6 +445,8 @@ impl Store {
                         for layer in record.frozen {
                             leave_layer(txn, layer, id).await?;
                         }
+                        // Once only: an attempt that finds it closed logs nothing.
+                        write_operation(txn, workspace, operation, now, log);
                     }
                     // With the owner record: whoever owns the session can flush no more, for a flush
                     // conflicts with any change of it and finds none. Its epoch is not begun again,

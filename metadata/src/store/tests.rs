@@ -248,6 +248,9 @@ async fn tickets_expire_and_are_spent() {
     let token = store.create_token(TenantId::DEFAULT).await.unwrap();
     assert_eq!(store.check_token(&token).await.unwrap(), TenantId::DEFAULT);
     assert!(store.check_token("nonsense").await.is_err());
+    // What logs show of it is where it is stored, and no more.
+    let stored = keyspace::token(blake3::hash(token.as_bytes()).as_bytes());
+    assert!(stored[1..].starts_with(&token_prefix(&token)));
 }
 
 #[tokio::test]

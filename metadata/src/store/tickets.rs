@@ -329,6 +329,12 @@ pub(super) fn hash_in_index(key: &[u8]) -> Result<[u8; 32], StoreError> {
     })
 }
 
+/// What names an API token in the operation log: the first bytes of the hash of its text.
+#[must_use]
+pub fn token_prefix(text: &str) -> [u8; 8] {
+    hash(text).first_chunk().copied().unwrap_or_default()
+}
+
 /// What is stored of a text.
 fn hash(text: &str) -> [u8; 32] {
     *blake3::hash(text.as_bytes()).as_bytes()

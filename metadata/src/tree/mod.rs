@@ -30,6 +30,7 @@ use std::sync::Arc;
 use base::{DomainId, Tasks};
 use bytes::Bytes;
 
+pub use base::NodeId;
 pub use cache::NodeCache;
 pub use diff::{Change, Diff};
 pub use diff3::{Diff3, ThreeWay};
@@ -51,39 +52,6 @@ use store::Nodes;
 /// Keys whose leaves are asked for together.
 const KEYS_AHEAD: usize = 64;
 
-/// Names a node: the keyed blake3 hash of its bytes.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NodeId([u8; 32]);
-
-impl NodeId {
-    /// Wraps a hash.
-    #[must_use]
-    pub const fn new(hash: [u8; 32]) -> Self {
-        Self(hash)
-    }
-
-    /// The hash.
-    #[must_use]
-    pub const fn as_bytes(&self) -> &[u8; 32] {
-        &self.0
-    }
-}
-
-impl fmt::Debug for NodeId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "NodeId({self})")
-    }
-}
-
-impl fmt::Display for NodeId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for byte in self.0 {
-            write!(f, "{byte:02x}")?;
-        }
-        Ok(())
-    }
-}
-
 /// Names a version: the id of its root node, or that there is nothing in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Root(Option<NodeId>);
@@ -96,13 +64,13 @@ impl Root {
     /// preimage of a keyed hash.)
     #[must_use]
     pub fn to_bytes(self) -> [u8; 32] {
-        self.0.map_or([0; 32], |id| id.0)
+        self.0.map_or([0; 32], |id| *id.as_bytes())
     }
 
     /// Reads what [`Root::to_bytes`] gave.
     #[must_use]
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
-        Self((bytes != [0; 32]).then_some(NodeId(bytes)))
+        Self((bytes != [0; 32]).then_some(NodeId::new(bytes)))
     }
 
     /// The root node, unless there is no content.
@@ -184,7 +152,7 @@ impl TreeKeys {
     /// The id of a node with these bytes.
     #[must_use]
     pub fn node_id(&self, bytes: &[u8]) -> NodeId {
-        NodeId(*blake3::keyed_hash(&self.node_key, bytes).as_bytes())
+        NodeId::new(*blake3::keyed_hash(&self.node_key, bytes).as_bytes())
     }
 }
 
