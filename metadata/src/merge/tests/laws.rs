@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
-use super::world::{Fs, Seen, merge_with, options, told};
+use super::merging::{merge_with, options, told, try_merge};
+use super::world::{Fs, Seen};
 use crate::merge::Policy;
 use crate::stat::FileKind;
 
@@ -338,7 +339,7 @@ fn random_sides_meet_in_every_way() {
             end: 1 << 41,
         };
         let options = options(Policy::KeepBoth);
-        let merged = super::world::try_merge(base, ours, theirs, &options, &mut numbers).unwrap();
+        let merged = try_merge(base, ours, theirs, &options, &mut numbers).unwrap();
         clean += usize::from(merged.conflicts.is_empty());
         seen.extend(merged.conflicts.iter().map(|conflict| conflict.kind.word()));
     }

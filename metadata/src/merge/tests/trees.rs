@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use base::{DomainId, Tasks};
 
-use super::world::{Fs, files, merge_with, options};
+use super::merging::{files, merge_with, options};
+use super::world::Fs;
 use crate::image::InodeNumbers;
 use crate::merge::{MergeInput, Pair, Policy, TreeView, merge};
 use crate::tree::{MemoryNodes, NodeCache, Root, Tree, TreeKeys};
