@@ -104,7 +104,7 @@ pub struct Gateway {
     connections: Tasks,
     pub(crate) counters: GatewayCounters,
     transport: Arc<TransportCounters>,
-    id: GatewayId,
+    pub(crate) id: GatewayId,
     buffered: AtomicUsize,
     gate: Gate,
     sessions: RwLock<HashMap<SessionId, Slot>>,

@@ -99,7 +99,10 @@ impl Rig {
     /// Goes over to a fork of the session, whose handles are to be those of the same inodes.
     pub(crate) fn fork(&mut self, close: bool) -> Result<(), String> {
         self.server.fork(close)?;
-        self.client.history.clear();
+        // Copies of calls to the source have nothing to say here.
+        for answered in &mut self.client.history {
+            (answered.tracked, answered.stored) = (false, false);
+        }
         let keys = self.server.handle_keys();
         self.handles.move_to(self.server.session, &keys);
         let root = self

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use base::{Clock, Rng, SessionId, TenantId, Timestamp};
 use chunkstore::faulty::FaultyStore;
-use chunkstore::memory::MemoryStore;
 use metadata::keyspace;
 use metadata::kv::faulty::{FaultRates, FaultyKv};
 use metadata::kv::memory::MemoryKv;
@@ -71,6 +70,8 @@ pub(crate) struct Server {
     pub(crate) runtime: Option<Runtime>,
     /// The last is the one that clients are told of.
     pub(crate) gateways: Vec<Arc<Gateway>>,
+    /// Told when the last freeze has ended.
+    freezing: Option<tokio::sync::oneshot::Receiver<()>>,
     /// What gateways counted that are gone.
     ended: Counted,
     /// How many gateways there were.
@@ -98,21 +99,20 @@ impl Server {
         let memory = MemoryKv::new(clock.clone());
         let faulty = FaultyKv::new(Arc::new(memory.clone()), seed, FaultRates::default());
         let slow = SlowKv::new(Arc::new(faulty.clone()), clock.clone(), seed);
-        let chunks = Arc::new(FaultyStore::new(
-            Arc::new(MemoryStore::new()),
-            clock.clone(),
-        ));
+        let forgetful = Arc::new(Forgetful::new(seed));
+        let chunks = Arc::new(FaultyStore::new(forgetful.clone(), clock.clone()));
         let mut server = Self {
             clock,
             memory,
             faulty,
             slow,
-            forgetful: Arc::new(Forgetful::new(chunks.clone(), seed)),
+            forgetful,
             chunks,
             setting,
             rng: Arc::new(Rng::seeded(seed)),
             runtime: Some(runtime),
             gateways: Vec::new(),
+            freezing: None,
             ended: Counted::default(),
             lives: 0,
             session: SessionId::new(0),
@@ -221,7 +221,7 @@ impl Server {
         let store = self.store();
         let engines = Engines {
             kv: Arc::new(self.slow.clone()),
-            chunks: self.forgetful.clone(),
+            chunks: self.chunks.clone(),
             clock: self.clock.clone(),
             rng: Arc::clone(&self.rng),
         };
@@ -239,13 +239,14 @@ impl Server {
         address
     }
 
-    /// Ends all gateways where they are. With `stores` the key-value store crashes, too.
+    /// Ends all gateways where they are. With `stores` they crash, too.
     pub(crate) fn kill(&mut self, stores: bool) {
         self.ended = self.counted();
         {
             let _inside = self.runtime.as_ref().unwrap().enter();
             self.clock.end();
         }
+        self.freezing = None;
         drop(self.runtime.take());
         self.gateways.clear();
         let runtime = runtime();
@@ -253,6 +254,7 @@ impl Server {
             let _inside = runtime.enter();
             self.clock.begin();
             if stores {
+                self.forgetful.crash();
                 self.memory = self.memory.reopen();
                 self.faulty.revive(Arc::new(self.memory.clone()));
             }
@@ -288,8 +290,10 @@ impl Server {
     }
 
     /// Freezes the session while calls go on, and makes a tree of it if `fold`.
-    pub(crate) fn begin_freeze(&self, fold: bool) {
+    pub(crate) fn begin_freeze(&mut self, fold: bool) {
         let (gateway, session) = (Arc::clone(self.gateway()), self.session);
+        let (tell, ended) = tokio::sync::oneshot::channel();
+        self.freezing = Some(ended);
         let work = async move {
             // The stores may fail it, and then nothing has happened.
             if fold {
@@ -297,8 +301,17 @@ impl Server {
             } else {
                 drop(gateway.freeze(session).await);
             }
+            drop(tell.send(()));
         };
         self.run(async { base::Tasks::new().spawn(work) });
+    }
+
+    /// Waits for the end of a freeze, if the server has lived so long: one that has lost the session
+    /// would take it over again.
+    pub(crate) fn end_freeze(&mut self) {
+        if let Some(ended) = self.freezing.take() {
+            drop(self.run(ended));
+        }
     }
 
     /// Goes over to a fork of the session; ends the session itself if `close`.

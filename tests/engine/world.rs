@@ -254,18 +254,24 @@ impl World {
     /// Calls that are in progress together, without a loss.
     fn batch(&mut self, count: usize) -> Verdict {
         let calls = self.calls(count);
-        if self.rng.random_ratio(1, 30) {
-            let fold = self.rng.random();
-            self.note(format!("freeze; fold {fold}"));
-            self.rig.server.begin_freeze(fold);
-        }
+        self.freeze();
         let mishaps = if self.rng.random_ratio(1, 6) {
             self.mishaps(false)
         } else {
             Mishaps::new()
         };
         self.make(&calls, mishaps, false)?;
+        self.rig.server.end_freeze();
         Ok(())
+    }
+
+    /// Sometimes begins to freeze the session, while calls go on.
+    fn freeze(&mut self) {
+        if self.rng.random_ratio(1, 25) {
+            let fold = self.rng.random();
+            self.note(format!("freeze; fold {fold}"));
+            self.rig.server.begin_freeze(fold);
+        }
     }
 
     /// Makes calls and finds out what they did. `may_lose`: everything was confirmed before, and
@@ -467,6 +473,7 @@ impl World {
             _ => true,
         });
         self.rig.stores_crash = self.rng.random();
+        self.freeze();
         let mishaps = self.mishaps(true);
         self.make(&calls, mishaps, true)?;
         self.settle_all()
@@ -509,6 +516,11 @@ impl World {
 
     /// A copy of an answered call arrives late. It does nothing, and its reply is the first one's.
     fn copy(&mut self) -> Verdict {
+        // A session that was left alone has no owner, and the next one does not know all calls.
+        let look = self.by_root(Op::Getattr {
+            inode: InodeId::ROOT,
+        });
+        self.single(&look)?;
         let now = self.rig.server.owner();
         let known: Vec<_> = self
             .rig

@@ -38,7 +38,7 @@ impl<'a> ImageScan<'a> {
                 let key = keys::inode(InodeId::ROOT).into();
                 BaseScan::One(Some((key, root.encode())))
             }
-            Base::Tree { tree, root } => BaseScan::Tree(tree.scan(*root, &all()).into()),
+            Base::Tree { tree, root } => BaseScan::Tree(Box::new(tree.scan(*root, &all()))),
         };
         Self {
             layers: LayerScan::new(kv, layers.all()),

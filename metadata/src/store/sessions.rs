@@ -1,6 +1,6 @@
 //! Sessions: opening, listing, closing.
 
-use base::{SessionId, TenantId, Timestamp, WorkspaceId};
+use base::{Epoch, GatewayId, SessionId, TenantId, Timestamp, WorkspaceId};
 use bytes::Bytes;
 
 use super::history::write_operation;
@@ -11,7 +11,7 @@ use crate::keyspace;
 use crate::kv::{Isolation, KeyRange, RangeLimit, Transaction};
 use crate::layers::LayerId;
 use crate::record::operation::{Action, Actor, OperationRecord};
-use crate::record::session::{FlushRecord, Identity, SessionRecord, SessionState};
+use crate::record::session::{FlushRecord, Identity, OwnerRecord, SessionRecord, SessionState};
 use crate::transact::{Budget, Earlier};
 use crate::tree::Root;
 
@@ -258,7 +258,7 @@ impl Store {
 
     /// Puts a tree in place of a session's last frozen layers and its base, which have the same
     /// content, and drops those layers that nobody else lists. `false` if the session's layers are
-    /// not the ones that were said; nothing is changed then.
+    /// not the ones that were said, or `owner` does not own it any more; nothing is changed then.
     ///
     /// # Errors
     ///
@@ -270,8 +270,8 @@ impl Store {
     pub async fn replace_layers(
         &self,
         id: SessionId,
-        frozen: &[LayerId],
-        base: Option<Root>,
+        owner: (GatewayId, Epoch),
+        (frozen, base): (&[LayerId], Option<Root>),
         root: Root,
     ) -> Result<bool, StoreError> {
         self.transactor
@@ -288,6 +288,15 @@ impl Store {
                         // Only the owner folds, so it was an attempt of ours.
                         let done = frozen.iter().all(|layer| !record.frozen.contains(layer));
                         return Ok(done);
+                    }
+                    // Another owner may be reading the layers.
+                    let found = txn
+                        .get(&keyspace::session_owner(id), Isolation::Serializable)
+                        .await?;
+                    let found = found.map(|found| OwnerRecord::decode(&found)).transpose();
+                    let found = found.map_err(damaged(&what))?;
+                    if found.is_none_or(|found| (found.gateway, found.epoch) != owner) {
+                        return Ok(false);
                     }
                     if record.base != base || !record.frozen.ends_with(frozen) {
                         return Ok(false);

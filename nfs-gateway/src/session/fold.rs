@@ -5,7 +5,9 @@
 //! reads a layer that is cleared under him.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use metadata::kv::KvError;
 use metadata::layers::{Base, ImageError, Layers};
 use metadata::session::fold;
 use metadata::store::StoreError;
@@ -16,6 +18,12 @@ use super::freeze::FreezeError;
 
 /// Frozen layers from which a session is folded without being asked. Reads look through all of them.
 const FROZEN_MAX: usize = 4;
+
+/// Tries to put a tree in place of layers, each of which has patience of its own.
+const REPLACE_ATTEMPTS_MAX: u32 = 6;
+
+/// Pause between them.
+const REPLACE_PAUSE: Duration = Duration::from_secs(1);
 
 impl crate::gateway::Gateway {
     /// Stores what clients have written so far, and makes a tree of the session's image as of some
@@ -77,28 +85,13 @@ impl Session {
         let touch = |id| chunks.touch(domain, id);
         let folded = fold(kv, before.frozen(), before.base(), touch).await?;
         let root = folded.root;
-        let Some(exchanged) = self.exchange(&before, root) else {
+        if !self.exchange(&before, root) {
             return Ok(None);
-        };
-        let store = &self.shared.store;
-        let id = self.view.session;
-        let old_base = before.base().root();
-        let replaced = store
-            .replace_layers(id, before.frozen(), old_base, root)
-            .await;
-        match replaced {
-            Ok(true) => {}
-            Ok(false) => {
-                self.exchange_back(&exchanged, before);
-                return Ok(None);
-            }
-            Err(error) => {
-                // It may have been written or not: what is in the store decides.
-                self.retire();
-                self.shared.forget(self);
-                return Err(error.into());
-            }
         }
+        if !self.replace(&before, root).await? {
+            return Ok(None);
+        }
+        let id = self.view.session;
         let took = self.shared.clock.monotonic().saturating_sub(began);
         self.shared.counters.folds.count();
         tracing::debug!(
@@ -108,36 +101,68 @@ impl Session {
         Ok(Some(root))
     }
 
+    /// Puts the tree in place of the layers in the store. `false` if they are not what they were;
+    /// those in memory are then, as after an error, what they were before.
+    async fn replace(self: &Arc<Self>, before: &Layers, root: Root) -> Result<bool, FreezeError> {
+        let (store, id) = (&self.shared.store, self.view.session);
+        let owner = (self.shared.id, self.epoch);
+        let old_base = before.base().root();
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            let replaced = store
+                .replace_layers(id, owner, (before.frozen(), old_base), root)
+                .await;
+            match replaced {
+                Ok(true) => return Ok(true),
+                Ok(false) => {
+                    self.exchange_back(before, root);
+                    return Ok(false);
+                }
+                Err(StoreError::Unavailable(KvError::NoSpace)) => {
+                    // Nothing was written, and to take the session over anew needs space.
+                    self.exchange_back(before, root);
+                    return Err(FreezeError::NoSpace);
+                }
+                Err(StoreError::Unavailable(error)) if attempt < REPLACE_ATTEMPTS_MAX => {
+                    tracing::debug!(session = %id, %error, "layers are replaced again");
+                    self.shared.clock.sleep(REPLACE_PAUSE).await;
+                }
+                Err(error) => {
+                    // It may have been written or not: what is in the store decides.
+                    self.retire();
+                    self.shared.forget(self);
+                    return Err(error.into());
+                }
+            }
+        }
+    }
+
     /// Puts the folded layers in place of those before; layers frozen meanwhile stay above.
-    fn exchange(&self, before: &Arc<Layers>, root: Root) -> Option<Arc<Layers>> {
+    fn exchange(&self, before: &Layers, root: Root) -> bool {
         let mut state = self.lock();
-        let now = state.layers.frozen();
-        let newer = now.len().checked_sub(before.frozen().len())?;
-        let (newer, rest) = now.split_at_checked(newer)?;
-        if state.lost
-            || rest != before.frozen()
-            || state.layers.base().root() != before.base().root()
-        {
-            return None;
+        let Some(newer) = state.layers.frozen().strip_suffix(before.frozen()) else {
+            return false;
+        };
+        if state.lost || state.layers.base().root() != before.base().root() {
+            return false;
         }
         let base = Base::Tree {
             tree: before.base().tree().clone(),
             root,
         };
-        let layers = Arc::new(Layers::new(state.layers.open(), newer.to_vec(), base));
-        state.layers = Arc::clone(&layers);
-        Some(layers)
+        state.layers = Arc::new(Layers::new(state.layers.open(), newer.to_vec(), base));
+        true
     }
 
     /// The store keeps the layers that were there before: their image is the same.
-    fn exchange_back(&self, exchanged: &Arc<Layers>, before: Arc<Layers>) {
+    fn exchange_back(&self, before: &Layers, root: Root) {
         let mut state = self.lock();
-        if Arc::ptr_eq(&state.layers, exchanged) {
-            state.layers = before;
-        } else {
-            // Frozen since; the record in the store has it right.
-            drop(state);
-            self.retire();
+        if state.layers.base().root() == Some(root) {
+            let mut frozen = state.layers.frozen().to_vec();
+            frozen.extend_from_slice(before.frozen());
+            let base = before.base().clone();
+            state.layers = Arc::new(Layers::new(state.layers.open(), frozen, base));
         }
     }
 }
@@ -157,7 +182,6 @@ impl From<ImageError> for FreezeError {
 
 impl From<StoreError> for FreezeError {
     fn from(error: StoreError) -> Self {
-        use metadata::kv::KvError;
         match error {
             StoreError::Unavailable(KvError::NoSpace) => Self::NoSpace,
             StoreError::Unavailable(_) => Self::Unavailable,

@@ -64,6 +64,8 @@ pub(crate) struct Session {
     pub(crate) shared: Arc<Shared>,
     pub(crate) record: SessionRecord,
     pub(crate) domain: Domain,
+    /// Of our ownership.
+    epoch: base::Epoch,
     view: View,
     state: Mutex<State>,
     loaders: Loaders,
@@ -138,6 +140,7 @@ pub(crate) enum Attempt {
 impl Session {
     pub(crate) fn new(shared: Arc<Shared>, owned: Owned) -> Self {
         let id = owned.fence.session();
+        let epoch = owned.fence.epoch();
         let domain = Domain {
             id: base::DomainId::new(owned.session.tenant.raw()),
             key: owned.tenant.domain_key,
@@ -163,6 +166,7 @@ impl Session {
         state.open_is_empty = owned.open_is_empty;
         Self {
             record: owned.session,
+            epoch,
             domain,
             view,
             state: Mutex::new(state),
