@@ -98,6 +98,9 @@ fn read(store: &BTreeMap<Vec<u8>, Bytes>, wrong: &mut Vec<String>) -> Contents {
                 contents.links.insert((inode, parent, name));
                 Ok(())
             }
+            Ok(key @ (ImageKey::Cut { .. } | ImageKey::Conflict(_))) => {
+                Err(format!("{key:?} in an image that never needed it"))
+            }
             Err(error) => Err(error.to_string()),
         };
         if let Err(error) = damage {
