@@ -192,6 +192,12 @@ pub struct OpenArgs {
     /// It ends by itself after this time.
     #[arg(long, value_name = "DURATION")]
     pub ttl: Option<Period>,
+    /// The version to begin with: a branch, a tag, a commit, a time [default: main]
+    #[arg(long, value_name = "VERSION")]
+    pub version: Option<String>,
+    /// The branch to publish to [default: the one that --version names, else main]
+    #[arg(long, value_name = "BRANCH")]
+    pub branch: Option<String>,
     /// The server.
     #[command(flatten)]
     pub server: ServerArgs,

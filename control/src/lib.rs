@@ -8,6 +8,7 @@ mod commands;
 pub mod data_dir;
 mod expiry;
 pub mod failure;
+pub mod history;
 mod logging;
 mod metrics;
 pub mod mount_line;

@@ -64,8 +64,8 @@ pub(super) async fn open(
         agent: asked.agent,
         run: asked.run,
         ttl_seconds: asked.ttl_seconds,
-        version: None,
-        branch: None,
+        version: asked.version,
+        branch: asked.branch,
     };
     let store = state.store.clone();
     let opened = state

@@ -65,8 +65,8 @@ fn open(args: OpenArgs, json: bool) -> Result<(), Failure> {
         agent: args.agent,
         run: args.run,
         ttl_seconds: args.ttl.map(|ttl| ttl.0.as_secs()),
-        version: None,
-        branch: None,
+        version: args.version,
+        branch: args.branch,
     };
     let opened: OpenedSession = client(&args.server)?.post("/v1/sessions", &open)?;
     tell_opened(&opened, json)

@@ -162,6 +162,12 @@ impl ShortId {
         Ok(Self(text.to_owned()))
     }
 
+    /// A label for a side of which nothing is known.
+    #[must_use]
+    pub fn unnamed() -> Self {
+        Self("x".to_owned())
+    }
+
     /// The suffix of what is put aside, for a side with this label.
     pub(super) fn suffix(&self, side: Side) -> String {
         format!("~{}.{}", side.word(), self.0)

@@ -108,7 +108,11 @@ impl SessionRecord {
             to.u32(layer.generation);
         }
         to.u8(u8::from(self.commit.is_some()));
-        to.raw(self.commit.map_or([0; 32], |commit| *commit.as_bytes()).as_slice());
+        to.raw(
+            self.commit
+                .map_or([0; 32], |commit| *commit.as_bytes())
+                .as_slice(),
+        );
         to.bytes(self.branch.as_bytes());
         to.u8(u8::from(self.base.is_some()));
         to.raw(&self.base.unwrap_or_default().to_bytes());

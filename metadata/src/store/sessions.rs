@@ -173,11 +173,7 @@ impl Store {
                 })
             })
             .await?;
-        let session = SessionInfo {
-            id,
-            record,
-            flush,
-        };
+        let session = SessionInfo { id, record, flush };
         Ok(Opened {
             session,
             ticket: text,

@@ -321,6 +321,8 @@ async fn problems(fs: &Fs) -> String {
         .await
         .unwrap();
     let open = OpenSession {
+        version: None,
+        branch: None,
         workspace: "w".into(),
         read_only: false,
         identity: Identity::Passthrough,
