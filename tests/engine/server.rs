@@ -305,7 +305,8 @@ impl Server {
             } else {
                 drop(gateway.freeze(session).await);
             }
-            drop(tell.send(()));
+            // Nobody may wait for it any more.
+            let _: Result<(), ()> = tell.send(());
         };
         self.run(async { base::Tasks::new().spawn(work) });
     }

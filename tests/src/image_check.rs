@@ -88,8 +88,6 @@ fn read(store: &BTreeMap<Vec<u8>, Bytes>, wrong: &mut Vec<String>) -> Contents {
                         .insert(index, block);
                 })
                 .map_err(|error| error.to_string()),
-            // This store is one layer, with nothing below it.
-            Ok(ImageKey::Cut { inode, first }) => Err(format!("cut of {inode:?} at {first}")),
             Ok(ImageKey::Link {
                 inode,
                 parent,

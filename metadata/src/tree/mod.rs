@@ -195,6 +195,9 @@ pub enum TreeError {
     /// More levels than any tree can need. A bug of ours.
     #[error("tree has too many levels")]
     TooDeep,
+    /// A change of this edit failed or was dropped before. Begin the edit anew.
+    #[error("an earlier change of the edit failed")]
+    Broken,
     /// The device is full.
     #[error("no space is left for tree nodes")]
     NoSpace,
