@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::cli_history::{CheckpointArgs, LogArgs, OpCommand, PublishArgs, RefCommand, ShowArgs};
 use crate::settings::{DATA_DIR_DEFAULT, Given};
 use crate::units::Period;
 
@@ -33,9 +34,19 @@ pub enum Command {
     /// Make and list workspaces.
     #[command(subcommand)]
     Workspace(WorkspaceCommand),
-    /// Open, list, show and close sessions.
+    /// Open, fork, commit, publish, list, show and close sessions.
     #[command(subcommand)]
     Session(SessionCommand),
+    /// Show commits, newest first.
+    Log(LogArgs),
+    /// Show a commit.
+    Show(ShowArgs),
+    /// List, make, remove and protect branches and tags.
+    #[command(subcommand)]
+    Ref(RefCommand),
+    /// Show what was done to branches, tags and sessions, and undo it.
+    #[command(subcommand)]
+    Op(OpCommand),
     /// Mount a session on a directory, or print how.
     Mount(Mount),
     /// Remove file content that nothing refers to. A server does that by itself, too, when space is
@@ -142,6 +153,10 @@ pub enum SessionCommand {
     /// Fork a session as it is now, with all that its clients have written, and print how to mount
     /// the fork.
     Fork(ForkArgs),
+    /// Make a commit of what a session has now. It is on no branch yet.
+    Checkpoint(CheckpointArgs),
+    /// Make a commit of what a session has now, and bring it to a branch.
+    Publish(PublishArgs),
     /// List sessions.
     Ls {
         /// Those of this workspace only.

@@ -2,6 +2,7 @@
 
 pub mod api;
 pub mod cli;
+pub mod cli_history;
 pub mod client;
 mod collector;
 mod commands;

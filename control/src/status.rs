@@ -138,7 +138,6 @@ impl From<HistoryError> for ApiError {
                 }
                 Self::new(StatusCode::CONFLICT, "conflicts", detail)
             }
-            HistoryError::Unrelated { .. } => Self::new(StatusCode::CONFLICT, "unrelated", detail),
             HistoryError::Busy { .. } => Self::not_ready(detail),
         }
     }

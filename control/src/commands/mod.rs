@@ -2,6 +2,7 @@
 
 mod check;
 mod gc;
+mod history;
 mod keys;
 mod mount;
 mod serve;
@@ -20,12 +21,29 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Serve(serve) => serve::serve(serve, json),
         Command::Workspace(command) => workspace::run(command, json),
         Command::Session(command) => session::run(command, json),
+        Command::Log(args) => history::log(&args, json),
+        Command::Show(args) => history::show(&args, json),
+        Command::Ref(command) => history::refs(command, json),
+        Command::Op(command) => history::operations(command, json),
         Command::Mount(mount) => mount::run(&mount, json),
         Command::Gc(gc) => gc::run(&gc, json),
         Command::Keys(command) => keys::run(command, json),
         Command::Check(check) => return check::run(&check, json),
     }?;
     Ok(0)
+}
+
+/// Escapes a value of a query, or a part of a path.
+fn escape(text: &str) -> String {
+    let mut escaped = String::new();
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_') {
+            escaped.push(char::from(byte));
+        } else {
+            escaped.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    escaped
 }
 
 fn client(server: &ServerArgs) -> Result<Client, Failure> {

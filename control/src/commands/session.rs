@@ -1,7 +1,7 @@
 //! `holdfast session`.
 
-use super::client;
 use super::workspace::PAGES_MAX;
+use super::{client, escape, history};
 use crate::cli::{ForkArgs, Grant, OpenArgs, SessionCommand, TicketArgs};
 use crate::client::Client;
 use crate::failure::{Failure, FailureKind};
@@ -15,6 +15,8 @@ pub(super) fn run(command: SessionCommand, json: bool) -> Result<(), Failure> {
     match command {
         SessionCommand::Open(args) => open(args, json),
         SessionCommand::Fork(args) => fork(args, json),
+        SessionCommand::Checkpoint(args) => history::checkpoint(args, json),
+        SessionCommand::Publish(args) => history::publish(args, json),
         SessionCommand::Ls { workspace, server } => {
             list(&client(&server)?, workspace.as_deref(), json)
         }
@@ -158,6 +160,8 @@ fn show(session: &Session, json: bool) -> Result<(), Failure> {
         format!("state      {}", session.state),
         format!("access     {access}"),
         format!("identity   {}", session.identity),
+        format!("commit     {}", session.commit.as_deref().unwrap_or("none")),
+        format!("branch     {}", session.branch),
         format!("agent      {}", session.agent),
         format!("run        {}", session.run),
         format!("created    {}", session.created),
@@ -166,19 +170,6 @@ fn show(session: &Session, json: bool) -> Result<(), Failure> {
         format!("inodes     {}", session.inodes),
     ];
     output::text(&lines.map(|line| line.trim_end().to_owned()).join("\n"))
-}
-
-/// Escapes a query's value.
-fn escape(text: &str) -> String {
-    let mut escaped = String::new();
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_') {
-            escaped.push(char::from(byte));
-        } else {
-            escaped.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    escaped
 }
 
 #[cfg(test)]

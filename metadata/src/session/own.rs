@@ -16,7 +16,7 @@ use crate::record::inode::InodeRecord;
 use crate::record::session::{FlushRecord, OwnerRecord, ReplyRecord, SessionRecord, SessionState};
 use crate::record::workspace::{TenantRecord, WorkspaceRecord};
 use crate::stat::{Device, FileKind, Stat};
-use crate::tree::{Tree, TreeKeys, Trees};
+use crate::tree::{Root, Tree, TreeError, TreeKeys, Trees};
 
 /// Most attempts at a takeover before the caller hears of it.
 const ATTEMPTS_MAX: u32 = 20;
@@ -214,6 +214,17 @@ pub fn session_layers(
         },
     };
     Layers::new(open, record.frozen.clone(), base)
+}
+
+/// The tree of an image in which nothing was ever changed: a root directory. Stores it.
+///
+/// # Errors
+///
+/// The store of nodes fails.
+pub async fn empty_image(tree: &Tree, workspace: &WorkspaceRecord) -> Result<Root, TreeError> {
+    let key = keyspace::image::inode(InodeId::ROOT);
+    let value = root_record(workspace).encode();
+    Ok(tree.build([(key, value)]).await?.root)
 }
 
 /// The root directory of an image in which it was never changed.

@@ -113,13 +113,7 @@ impl Store {
         let (commit, branch) = self.starting_point(workspace.id, &open).await?;
         let id = SessionId::new((self.rng.u64() >> 1).max(1));
         let now = self.clock.wall();
-        let (base, usage) = match &commit {
-            Some(CommitInfo { record, .. }) => {
-                let root = Root::from_bytes(*record.tree.as_bytes());
-                (Some(root), record.usage)
-            }
-            None => (None, Usage::default()),
-        };
+        let (base, usage) = content_of(commit.as_ref());
         let commit = commit.map(|commit| commit.id);
         let record = SessionRecord {
             tenant,
@@ -144,13 +138,7 @@ impl Store {
             ..NewTicket::of(id)
         };
         let text = self.ticket_text();
-        let flush = FlushRecord {
-            number: 0,
-            totals: Totals {
-                usage,
-                numbers: InodeNumbers::default(),
-            },
-        };
+        let flush = first_flush(usage);
         let action = Action::SessionOpened {
             session: id,
             commit,
@@ -317,13 +305,7 @@ impl Store {
                         created: now,
                         expires,
                     };
-                    let flush = FlushRecord {
-                        number: 0,
-                        totals: Totals {
-                            usage: record.frozen_usage,
-                            numbers: InodeNumbers::default(),
-                        },
-                    };
+                    let flush = first_flush(record.frozen_usage);
                     txn.set(&keyspace::session_meta(id), &record.encode());
                     txn.set(&keyspace::session_flush(id), &flush.encode());
                     txn.set(&keyspace::session_of(tenant, record.workspace, id), &[]);
@@ -583,6 +565,28 @@ impl SessionInfo {
     #[must_use]
     pub fn is_expired(&self, now: Timestamp) -> bool {
         self.record.is_expired(now)
+    }
+}
+
+/// The tree of a commit, and what it uses; nothing without a commit.
+fn content_of(commit: Option<&CommitInfo>) -> (Option<Root>, Usage) {
+    match commit {
+        Some(CommitInfo { record, .. }) => {
+            let root = Root::from_bytes(*record.tree.as_bytes());
+            (Some(root), record.usage)
+        }
+        None => (None, Usage::default()),
+    }
+}
+
+/// What stands in place of a flush in a session that has had none.
+fn first_flush(usage: Usage) -> FlushRecord {
+    FlushRecord {
+        number: 0,
+        totals: Totals {
+            usage,
+            numbers: InodeNumbers::default(),
+        },
     }
 }
 

@@ -1,10 +1,10 @@
 //! File content as a merge reads and stores it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use base::InodeId;
 use base::limits::INLINE_BLOCK_BYTES_MAX;
-use base::{ChunkId, InodeId};
 use bytes::{Bytes, BytesMut};
 use chunkstore::{ChunkStore, Domain};
 use metadata::image::{Block, Body, Piece};
@@ -68,7 +68,8 @@ impl TreeContent {
     }
 
     async fn read_block(&self, block: &Block, content: &mut BytesMut) -> Result<(), AnyError> {
-        let mut chunks: HashMap<ChunkId, Bytes> = HashMap::new();
+        // A block has at most one.
+        let mut chunk: Option<Bytes> = None;
         for piece in block.pieces(0, block.end(), [None, None]) {
             match piece {
                 Piece::Bytes(bytes) => content.extend_from_slice(&bytes),
@@ -77,15 +78,17 @@ impl TreeContent {
                     content.resize(end, 0);
                 }
                 Piece::Chunk { id, offset, length } => {
-                    if !chunks.contains_key(&id) {
-                        chunks.insert(id, self.chunks.get(self.domain, id).await?);
-                    }
+                    let whole = match chunk.take() {
+                        Some(chunk) => chunk,
+                        None => self.chunks.get(self.domain, id).await?,
+                    };
                     let (from, length) = (usize::try_from(offset)?, usize::try_from(length)?);
                     let end = content.len() + length;
-                    if let Some(part) = chunks.get(&id).and_then(|chunk| chunk.get(from..)) {
+                    if let Some(part) = whole.get(from..) {
                         content.extend_from_slice(part.get(..length).unwrap_or(part));
                     }
                     content.resize(end, 0);
+                    chunk = Some(whole);
                 }
             }
         }

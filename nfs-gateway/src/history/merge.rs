@@ -9,7 +9,9 @@ use metadata::merge::{MergeInput, MergeOptions, Pair, Policy, ShortId, TreeView,
 use metadata::record::commit::{Provenance, Statistics};
 use metadata::record::conflict::Conflict;
 use metadata::record::reference::RefName;
+use metadata::session::empty_image;
 use metadata::store::{CommitInfo, NewCommit};
+use metadata::tree::Root;
 
 use super::content::TreeContent;
 use super::{HistoryError, Scene, node_of, root_of};
@@ -34,18 +36,50 @@ impl Gateway {
         policy: Policy,
     ) -> Result<MergeCommit, HistoryError> {
         let (store, workspace, tree) = (&self.store, scene.workspace, &scene.tree);
+        let (root, conflicts) = self
+            .merge_trees(scene, theirs, (branch, head), policy)
+            .await?;
+        let stored = match policy {
+            Policy::KeepBoth => u64::try_from(conflicts.len()).unwrap_or(u64::MAX),
+            Policy::Fail | Policy::Ours | Policy::Theirs => 0,
+        };
+        let new = NewCommit {
+            tree: node_of(root),
+            usage: self.usage(tree, root).await?,
+            parents: vec![head, theirs.id],
+            statistics: Statistics::default(),
+            conflicts: stored,
+            message: format!("Merge {} into {}", label_text(theirs.id), branch.as_str()),
+            provenance: Provenance {
+                pairs: std::collections::BTreeMap::new(),
+                ..theirs.record.provenance.clone()
+            },
+        };
+        let commit = store.put_commit(workspace, new).await?;
+        Ok(MergeCommit { commit, conflicts })
+    }
+
+    /// The tree of a merge, and what clashed.
+    async fn merge_trees(
+        self: &Arc<Self>,
+        scene: &Scene,
+        theirs: &CommitInfo,
+        (branch, head): (&RefName, CommitId),
+        policy: Policy,
+    ) -> Result<(Root, Vec<Conflict>), HistoryError> {
+        let (store, workspace, tree) = (&self.store, scene.workspace, &scene.tree);
         let ours = store.commit(workspace, head).await?;
         let bases = store.merge_bases(workspace, head, theirs.id).await?;
-        let Some(base) = bases.first() else {
-            let branch = branch.as_str().to_owned();
-            return Err(HistoryError::Unrelated { branch });
+        let config = store.workspace(workspace).await?.record;
+        let base = match bases.first() {
+            Some(base) => root_of(&store.commit(workspace, *base).await?.record.tree),
+            // Whatever has no parent began with an empty workspace.
+            None => empty_image(tree, &config).await?,
         };
-        let base = root_of(&store.commit(workspace, *base).await?.record.tree);
         let roots = Pair {
             ours: root_of(&ours.record.tree),
             theirs: root_of(&theirs.record.tree),
         };
-        let config = store.workspace(workspace).await?.record;
         let options = MergeOptions {
             policy,
             hasher: NameHasher::new(config.name_key),
@@ -93,27 +127,7 @@ impl Gateway {
         // What the delta brings over from theirs is not put anew.
         content.touch(&merged.delta)?;
         let root = tree.apply(roots.ours, merged.delta).await?.root;
-        let stored = match policy {
-            Policy::KeepBoth => u64::try_from(merged.conflicts.len()).unwrap_or(u64::MAX),
-            Policy::Fail | Policy::Ours | Policy::Theirs => 0,
-        };
-        let new = NewCommit {
-            tree: node_of(root),
-            usage: self.usage(tree, root).await?,
-            parents: vec![head, theirs.id],
-            statistics: Statistics::default(),
-            conflicts: stored,
-            message: format!("Merge {} into {}", label_text(theirs.id), branch.as_str()),
-            provenance: Provenance {
-                pairs: std::collections::BTreeMap::new(),
-                ..theirs.record.provenance.clone()
-            },
-        };
-        let commit = store.put_commit(workspace, new).await?;
-        Ok(MergeCommit {
-            commit,
-            conflicts: merged.conflicts,
-        })
+        Ok((root, merged.conflicts))
     }
 }
 

@@ -43,7 +43,7 @@ pub enum HistoryError {
     Merge(#[from] MergeError),
     /// Both sides changed the same things.
     #[error(
-        "{} paths clash with what branch {branch:?} has: publish with a policy, to another branch, \
+        "clashes with what branch {branch:?} has, in {} places: publish with a policy, to another branch, \
          or make the changes again in a session of that branch",
         conflicts.len()
     )]
@@ -52,14 +52,6 @@ pub enum HistoryError {
         branch: String,
         /// What clashes.
         conflicts: Vec<Conflict>,
-    },
-    /// The session and the branch have no commit in common.
-    #[error(
-        "the session and branch {branch:?} have no history in common: publish to another branch"
-    )]
-    Unrelated {
-        /// The branch.
-        branch: String,
     },
     /// The branch moved each time.
     #[error("branch {branch:?} moves all the time; try again")]
