@@ -221,8 +221,8 @@ pub struct OpenArgs {
 /// Arguments of `session fork`.
 #[derive(Debug, Args)]
 pub struct ForkArgs {
-    /// The session to fork.
-    pub session: String,
+    /// The session to fork [default: the one that `holdfast up` serves]
+    pub session: Option<String>,
     /// Refuse every change in the fork.
     #[arg(long)]
     pub read_only: bool,

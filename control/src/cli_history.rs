@@ -7,8 +7,8 @@ use crate::cli::ServerArgs;
 /// Arguments of `session checkpoint`.
 #[derive(Debug, Args)]
 pub struct CheckpointArgs {
-    /// The session.
-    pub session: String,
+    /// The session [default: the one that `holdfast up` serves]
+    pub session: Option<String>,
     /// What the commit is to say.
     #[command(flatten)]
     pub about: AboutArgs,
@@ -20,8 +20,8 @@ pub struct CheckpointArgs {
 /// Arguments of `session publish`.
 #[derive(Debug, Args)]
 pub struct PublishArgs {
-    /// The session.
-    pub session: String,
+    /// The session [default: the one that `holdfast up` serves]
+    pub session: Option<String>,
     /// What the commit is to say.
     #[command(flatten)]
     pub about: AboutArgs,

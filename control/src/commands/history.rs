@@ -1,7 +1,7 @@
 //! `holdfast log`, `show`, `ref`, `op`, and what sessions do with history.
 
 use super::session::path_of;
-use super::{client, escape};
+use super::{client, escape, served};
 use crate::cli_history::{
     AboutArgs, CheckpointArgs, LogArgs, NamedRef, OpCommand, PublishArgs, RefCommand, ShowArgs,
 };
@@ -29,9 +29,10 @@ impl From<AboutArgs> for Checkpoint {
 }
 
 pub(super) fn checkpoint(args: CheckpointArgs, json: bool) -> Result<(), Failure> {
-    let path = path_of(&args.session, "/checkpoint")?;
+    let client = client(&args.server)?;
+    let path = path_of(&served(&client, args.session)?, "/checkpoint")?;
     let about = Checkpoint::from(args.about);
-    let done: Checkpointed = client(&args.server)?.post(&path, &about)?;
+    let done: Checkpointed = client.post(&path, &about)?;
     if json {
         return output::json(&done);
     }
@@ -44,13 +45,14 @@ pub(super) fn checkpoint(args: CheckpointArgs, json: bool) -> Result<(), Failure
 }
 
 pub(super) fn publish(args: PublishArgs, json: bool) -> Result<(), Failure> {
-    let path = path_of(&args.session, "/publish")?;
+    let client = client(&args.server)?;
+    let path = path_of(&served(&client, args.session)?, "/publish")?;
     let publish = Publish {
         about: args.about.into(),
         branch: args.branch,
         policy: Some(args.policy),
     };
-    let done: Published = client(&args.server)?.post(&path, &publish)?;
+    let done: Published = client.post(&path, &publish)?;
     if json {
         return output::json(&done);
     }

@@ -11,7 +11,7 @@ mod workspace;
 
 use crate::cli::{Cli, Command, ServerArgs};
 use crate::client::Client;
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
 
 /// Runs a command; gives the exit code.
 pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
@@ -44,6 +44,18 @@ fn escape(text: &str) -> String {
         }
     }
     escaped
+}
+
+/// The session that was said, or the one that `holdfast up` serves.
+fn served(client: &Client, said: Option<String>) -> Result<String, Failure> {
+    let served = || client.control().and_then(|control| control.session.clone());
+    said.or_else(served).ok_or_else(no_session)
+}
+
+fn no_session() -> Failure {
+    let message = "which session? Give an id of `holdfast session ls`; `mount` can open one \
+                   with --workspace";
+    Failure::new(FailureKind::Usage, message)
 }
 
 fn client(server: &ServerArgs) -> Result<Client, Failure> {

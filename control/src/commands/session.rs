@@ -1,7 +1,7 @@
 //! `holdfast session`.
 
 use super::workspace::PAGES_MAX;
-use super::{client, escape, history};
+use super::{client, escape, history, served};
 use crate::cli::{ForkArgs, Grant, OpenArgs, SessionCommand, TicketArgs};
 use crate::client::Client;
 use crate::failure::{Failure, FailureKind};
@@ -82,8 +82,9 @@ fn fork(args: ForkArgs, json: bool) -> Result<(), Failure> {
         run: args.run,
         ttl_seconds: args.ttl.map(|ttl| ttl.0.as_secs()),
     };
-    let path = path_of(&args.session, "/fork")?;
-    let opened: OpenedSession = client(&args.server)?.post(&path, &fork)?;
+    let client = client(&args.server)?;
+    let path = path_of(&served(&client, args.session)?, "/fork")?;
+    let opened: OpenedSession = client.post(&path, &fork)?;
     tell_opened(&opened, json)
 }
 
