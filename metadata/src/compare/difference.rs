@@ -104,8 +104,8 @@ pub fn compare(
         ended: false,
         group: None,
         ready: VecDeque::new(),
-        old_paths: DirPaths::default(),
-        new_paths: DirPaths::default(),
+        old_paths: DirPaths::new(),
+        new_paths: DirPaths::new(),
     }
 }
 
@@ -113,7 +113,7 @@ pub fn compare(
 #[derive(Debug)]
 pub struct Comparison {
     diff: Diff,
-    pair: Pair,
+    pub(super) pair: Pair,
     options: Options,
     /// A key that was read and not taken yet.
     ahead: Option<(ImageKey, Change)>,
@@ -121,8 +121,8 @@ pub struct Comparison {
     /// The inode whose keys are being read.
     group: Option<Group>,
     ready: VecDeque<Event>,
-    old_paths: DirPaths,
-    new_paths: DirPaths,
+    pub(super) old_paths: DirPaths,
+    pub(super) new_paths: DirPaths,
 }
 
 impl Comparison {

@@ -43,6 +43,8 @@ pub(super) struct Pair {
     in_old: Counterparts,
     /// Names of the inode that was asked for last.
     last: Option<(InodeId, Names)>,
+    /// Counterparts that are remembered each way, about.
+    pub(super) known_max: usize,
 }
 
 /// Names that an inode has in one snapshot only.
@@ -90,7 +92,14 @@ impl Pair {
             in_new: Counterparts::new(),
             in_old: Counterparts::new(),
             last: None,
+            known_max: KNOWN_MAX,
         }
+    }
+
+    /// How many counterparts are remembered.
+    #[cfg(test)]
+    pub(super) fn known(&self) -> usize {
+        self.in_new.len() + self.in_old.len()
     }
 
     /// The counterpart of a directory of the snapshot `from`. Safe to drop.
@@ -103,7 +112,7 @@ impl Pair {
             Side::Old => (&self.old, &self.new, &mut self.in_new),
             Side::New => (&self.new, &self.old, &mut self.in_old),
         };
-        if known.len() >= KNOWN_MAX {
+        if known.len() >= self.known_max {
             known.clear();
         }
         let mut at = dir;

@@ -18,13 +18,29 @@ const CACHE_ENTRY_BYTES: usize = 64;
 const PREFIXES_BYTES_MAX: usize = 4096;
 
 /// Finds paths of directories in one snapshot, and remembers some.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct DirPaths {
     known: HashMap<InodeId, Vec<u8>>,
+    /// What is remembered takes so many bytes, about.
     bytes: usize,
+    pub(super) bytes_max: usize,
 }
 
 impl DirPaths {
+    pub(super) fn new() -> Self {
+        Self {
+            known: HashMap::new(),
+            bytes: 0,
+            bytes_max: CACHE_BYTES_MAX,
+        }
+    }
+
+    /// Bytes that what is remembered takes, about.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// The path of a name in a directory. Safe to drop.
     pub(super) async fn path(
         &mut self,
@@ -74,7 +90,7 @@ impl DirPaths {
     }
 
     fn remember(&mut self, dir: InodeId, path: &[u8]) {
-        if self.bytes > CACHE_BYTES_MAX {
+        if self.bytes > self.bytes_max {
             self.known.clear();
             self.bytes = 0;
         }
@@ -114,7 +130,7 @@ impl Paths {
         Self {
             snapshot,
             inode,
-            dirs: DirPaths::default(),
+            dirs: DirPaths::new(),
             first_told: false,
             further: None,
             next: None,

@@ -1,5 +1,6 @@
 //! The files of one snapshot: what `ls`, `cat` and `find` need.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use base::{InodeId, Name};
@@ -55,6 +56,26 @@ impl Snapshot {
     pub async fn attributes(&self, inode: InodeId) -> Result<Option<InodeRecord>, SnapshotError> {
         let value = self.tree.get(self.root, &keys::inode(inode)).await?;
         value.map(|value| decode(inode, &value)).transpose()
+    }
+
+    /// Attributes of many inodes, in their order: what a page of a listing needs.
+    ///
+    /// # Errors
+    ///
+    /// As [`Snapshot::attributes`].
+    pub async fn attributes_of(
+        &self,
+        inodes: &[InodeId],
+    ) -> Result<Vec<Option<InodeRecord>>, SnapshotError> {
+        let sorted: BTreeSet<InodeId> = inodes.iter().copied().collect();
+        let wanted: Vec<Vec<u8>> = sorted.iter().copied().map(keys::inode).collect();
+        let values = self.tree.get_many(self.root, &wanted).await?;
+        let found: BTreeMap<InodeId, Option<Bytes>> = sorted.into_iter().zip(values).collect();
+        let record = |inode: &InodeId| {
+            let value = found.get(inode).and_then(Option::as_ref);
+            value.map(|value| decode(*inode, value)).transpose()
+        };
+        inodes.iter().map(record).collect()
     }
 
     /// What `name` in `dir` leads to; `None` if there is no such name or no such directory.

@@ -5,6 +5,10 @@ use crate::record::commit::{Statistics, Volume};
 use crate::tree::Root;
 use world::World;
 
+mod cost;
+mod naive;
+mod random;
+mod reading;
 mod world;
 
 fn run<T>(test: impl Future<Output = T>) -> T {

@@ -15,7 +15,7 @@ use crate::ops::{self, Context, How, Node};
 use crate::record::inode::InodeRecord;
 use crate::session::{fold, load};
 use crate::stat::{Device, FileKind, SetAttrs, SetTime, Stat};
-use crate::tree::{MemoryTrees, Root, Tree, TreeKeys, Trees};
+use crate::tree::{MemoryNodes, MemoryTrees, Root, Tree, TreeKeys, Trees};
 use base::InodeId;
 
 pub(super) const BLOCK_BYTES: u32 = 32 * 1024;
@@ -27,6 +27,8 @@ pub(super) struct World {
     clock: Arc<ManualClock>,
     layers: Layers,
     image: Image,
+    pub(super) nodes: Arc<MemoryNodes>,
+    pub(super) keys: TreeKeys,
     pub(super) tree: Tree,
     pub(super) hasher: NameHasher,
     pub(super) chunks: HashMap<ChunkId, Vec<u8>>,
@@ -59,7 +61,8 @@ impl World {
     pub(super) fn new() -> Self {
         let clock = Arc::new(ManualClock::new(Timestamp::new(1_000_000, 0)));
         let keys = TreeKeys::new(DomainId::new(1), &[1; 32], &[2; 32]);
-        let tree = MemoryTrees::default().open(keys);
+        let nodes = Arc::new(MemoryNodes::new());
+        let tree = MemoryTrees::new(Arc::clone(&nodes)).open(keys.clone());
         let base = Base::Empty {
             tree: tree.clone(),
             root: root_record().into(),
@@ -87,6 +90,8 @@ impl World {
             clock,
             layers: Layers::new(open, Vec::new(), base),
             image: Image::new(config, totals),
+            nodes,
+            keys,
             tree,
             hasher: NameHasher::new(NAME_KEY),
             chunks: HashMap::new(),
