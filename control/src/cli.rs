@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::cli_history::{CheckpointArgs, LogArgs, OpCommand, PublishArgs, RefCommand, ShowArgs};
+use crate::cli_history::{
+    CheckpointArgs, DiffArgs, LogArgs, OpCommand, PublishArgs, RefCommand, ShowArgs,
+};
 use crate::settings::{DATA_DIR_DEFAULT, Given};
 use crate::units::Period;
 
@@ -41,6 +43,8 @@ pub enum Command {
     Log(LogArgs),
     /// Show a commit.
     Show(ShowArgs),
+    /// Show which files differ between two versions.
+    Diff(DiffArgs),
     /// List, make, remove and protect branches and tags.
     #[command(subcommand)]
     Ref(RefCommand),

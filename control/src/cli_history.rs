@@ -100,6 +100,26 @@ pub struct ShowArgs {
     pub server: ServerArgs,
 }
 
+/// Arguments of `diff`.
+#[derive(Debug, Args)]
+pub struct DiffArgs {
+    /// The version to compare.
+    #[arg(default_value = "main")]
+    pub to: String,
+    /// The version to compare with [default: its first parent]
+    #[arg(long, value_name = "VERSION")]
+    pub from: Option<String>,
+    /// The workspace.
+    #[arg(long, value_name = "NAME", default_value = "default")]
+    pub workspace: String,
+    /// Most files to tell.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1000)]
+    pub limit: usize,
+    /// The server.
+    #[command(flatten)]
+    pub server: ServerArgs,
+}
+
 /// What to do with branches and tags.
 #[derive(Debug, Subcommand)]
 pub enum RefCommand {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use metadata::compare::PathChange;
 use metadata::record::commit::{Provenance, Statistics};
 use metadata::record::conflict::Conflict as StoredConflict;
 use metadata::record::operation::Action;
@@ -125,6 +126,59 @@ pub struct Published {
     pub conflicts: Vec<Conflict>,
     /// The operation, which can be undone.
     pub operation: Option<String>,
+}
+
+/// A file that differs between two versions.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Change {
+    /// `added`, `removed`, `modified`, `renamed` or `type-changed`.
+    pub what: String,
+    /// Its path; for what was removed, the one it had.
+    pub path: String,
+    /// For what was renamed, the path it had.
+    pub old_path: Option<String>,
+    /// `file`, `directory`, `symlink` and so on.
+    pub kind: String,
+    /// Its content differs.
+    pub content: bool,
+    /// Its permission bits differ.
+    pub mode: bool,
+    /// Its owner or group differs.
+    pub owner: bool,
+    /// Size in bytes before.
+    pub old_size: Option<u64>,
+    /// Size in bytes now.
+    pub new_size: Option<u64>,
+}
+
+/// What differs between two versions.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Diff {
+    /// The commit that was compared with.
+    pub from: String,
+    /// The commit that was compared.
+    pub to: String,
+    /// Files that differ, in the order of their inode numbers.
+    pub items: Vec<Change>,
+    /// There are more than were asked for.
+    pub more: bool,
+}
+
+impl From<PathChange> for Change {
+    fn from(change: PathChange) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Self {
+            what: kebab(&format!("{:?}", change.what)),
+            path: text(&change.path),
+            old_path: change.old_path.as_deref().map(text),
+            kind: kebab(&format!("{:?}", change.kind)),
+            content: change.content,
+            mode: change.mode,
+            owner: change.owner,
+            old_size: change.old_size,
+            new_size: change.new_size,
+        }
+    }
 }
 
 /// A branch or a tag.

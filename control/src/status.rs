@@ -8,6 +8,7 @@ use metadata::kv::KvError;
 use metadata::session::OwnError;
 use metadata::store::StoreError;
 
+use metadata::compare::SnapshotError;
 use metadata::layers::ImageError;
 use metadata::merge::MergeError;
 use metadata::tree::TreeError;
@@ -129,6 +130,7 @@ impl From<HistoryError> for ApiError {
             HistoryError::Freeze(error) => error.into(),
             HistoryError::Store(error) => error.into(),
             HistoryError::Tree(error) => of_tree(&error, detail),
+            HistoryError::Snapshot(error) => error.into(),
             HistoryError::Merge(error) => of_merge(&error, detail),
             HistoryError::Conflicts { conflicts, .. } => {
                 let mut detail = detail;
@@ -139,6 +141,21 @@ impl From<HistoryError> for ApiError {
                 Self::new(StatusCode::CONFLICT, "conflicts", detail)
             }
             HistoryError::Busy { .. } => Self::not_ready(detail),
+        }
+    }
+}
+
+impl From<SnapshotError> for ApiError {
+    fn from(error: SnapshotError) -> Self {
+        let detail = error.to_string();
+        match error {
+            SnapshotError::Tree(error) => of_tree(&error, detail),
+            SnapshotError::PathTooLong(_) => Self::new(StatusCode::CONFLICT, "refused", detail),
+            SnapshotError::Key(_)
+            | SnapshotError::Record { .. }
+            | SnapshotError::Damaged { .. } => {
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "corrupt", detail)
+            }
         }
     }
 }

@@ -188,6 +188,21 @@ mod tests {
         );
         assert_eq!(both.read("third").await.unwrap(), b"third");
 
+        let diff = json(&["diff", "--from", "main~2"], dir);
+        let told: Vec<_> = (diff["items"].as_array().unwrap().iter())
+            .map(|change| {
+                (
+                    change["what"].as_str().unwrap(),
+                    change["path"].as_str().unwrap(),
+                )
+            })
+            .collect();
+        assert!(
+            told.contains(&("added", "third")) && told.contains(&("added", "right")),
+            "{diff}"
+        );
+        assert!(told.contains(&("modified", "shared")), "{diff}");
+
         // Every commit says who made it; all of it outlives a kill.
         server.kill();
         let server = Server::start("up", dir);

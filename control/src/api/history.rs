@@ -6,17 +6,21 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use base::{TenantId, WorkspaceId};
+use metadata::compare::{Options, compare};
+use metadata::image::NameHasher;
 use metadata::merge::Policy;
 use metadata::record::operation::Cause;
 use metadata::record::reference::{RefKind, RefName, RefState};
-use metadata::store::{LogFilter, LogHeads, LogQuery, OperationPosition, Walk};
+use metadata::store::{CommitInfo, LogFilter, LogHeads, LogQuery, OperationPosition, Walk};
+use metadata::tree::Root;
 use serde::Deserialize;
 
 use super::ApiState;
 use super::input::{Body, Parameters, Place, Tenant, session_id};
 use super::workspaces::{PAGE_DEFAULT, PAGE_MAX};
 use crate::history::{
-    Checkpoint, Checkpointed, Commit, CreateRef, Operation, Publish, Published, Ref, Undo,
+    Change, Checkpoint, Checkpointed, Commit, CreateRef, Diff, Operation, Publish, Published, Ref,
+    Undo,
 };
 use crate::status::ApiError;
 use crate::types::Page;
@@ -40,6 +44,21 @@ pub(super) struct LogPart {
 #[serde(deny_unknown_fields)]
 pub(super) struct Part {
     after: Option<String>,
+    limit: Option<usize>,
+}
+
+/// Most changes that a comparison tells.
+const CHANGES_MAX: usize = 10_000;
+
+/// Changes that a comparison tells unless the caller says otherwise.
+const CHANGES_DEFAULT: usize = 1000;
+
+/// Two versions, to be compared.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Versions {
+    from: Option<String>,
+    to: Option<String>,
     limit: Option<usize>,
 }
 
@@ -145,6 +164,52 @@ pub(super) async fn show(
     let version = asked.version.as_deref().unwrap_or("main");
     let found = state.store.resolve_version(workspace, version).await?;
     Ok(Json(found.into()))
+}
+
+pub(super) async fn diff(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+    Place(workspace): Place<String>,
+    Parameters(asked): Parameters<Versions>,
+) -> Result<Json<Diff>, ApiError> {
+    let workspace = state.store.workspace_by_name(tenant, &workspace).await?;
+    let to = asked.to.as_deref().unwrap_or("main");
+    let to = state.store.resolve_version(workspace.id, to).await?;
+    let from = match asked.from.as_deref() {
+        Some(from) => state.store.resolve_version(workspace.id, from).await?,
+        None => {
+            let parent = to.record.parents.first().copied();
+            let parent = parent.ok_or_else(|| {
+                ApiError::invalid("the commit has no parent: say what to compare it with")
+            })?;
+            state.store.commit(workspace.id, parent).await?
+        }
+    };
+    let limit = asked.limit.unwrap_or(CHANGES_DEFAULT).clamp(1, CHANGES_MAX);
+    let tree = state
+        .counted
+        .gateway
+        .tree(tenant, &workspace.record)
+        .await?;
+    let hasher = NameHasher::new(workspace.record.name_key);
+    let root = |commit: &CommitInfo| Root::from_bytes(*commit.record.tree.as_bytes());
+    let roots = (root(&from), root(&to));
+    let mut changes = compare(&tree, &hasher, roots, Options::default());
+    let mut items = Vec::new();
+    let mut more = false;
+    while let Some(change) = changes.next().await? {
+        more = items.len() == limit;
+        if more {
+            break;
+        }
+        items.push(Change::from(change));
+    }
+    Ok(Json(Diff {
+        from: from.id.to_string(),
+        to: to.id.to_string(),
+        items,
+        more,
+    }))
 }
 
 pub(super) async fn refs(

@@ -129,6 +129,7 @@ pub fn router(state: Arc<ApiState>) -> Router {
         )
         .route("/v1/workspaces/{name}/log", get(history::log))
         .route("/v1/workspaces/{name}/commit", get(history::show))
+        .route("/v1/workspaces/{name}/diff", get(history::diff))
         .route(
             "/v1/workspaces/{name}/refs",
             get(history::refs).post(history::create_ref),

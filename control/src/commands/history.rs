@@ -3,12 +3,14 @@
 use super::session::path_of;
 use super::{client, escape, served};
 use crate::cli_history::{
-    AboutArgs, CheckpointArgs, LogArgs, NamedRef, OpCommand, PublishArgs, RefCommand, ShowArgs,
+    AboutArgs, CheckpointArgs, DiffArgs, LogArgs, NamedRef, OpCommand, PublishArgs, RefCommand,
+    ShowArgs,
 };
 use crate::client::Client;
 use crate::failure::Failure;
 use crate::history::{
-    Checkpoint, Checkpointed, Commit, CreateRef, Operation, Publish, Published, Ref, Undo, short,
+    Change, Checkpoint, Checkpointed, Commit, CreateRef, Diff, Operation, Publish, Published, Ref,
+    Undo, short,
 };
 use crate::output;
 use crate::types::Page;
@@ -115,6 +117,42 @@ pub(super) fn show(args: &ShowArgs, json: bool) -> Result<(), Failure> {
         return output::json(&commit);
     }
     output::text(&described(&commit))
+}
+
+pub(super) fn diff(args: &DiffArgs, json: bool) -> Result<(), Failure> {
+    let mut path = format!(
+        "/v1/workspaces/{}/diff?to={}&limit={}",
+        escape(&args.workspace),
+        escape(&args.to),
+        args.limit
+    );
+    if let Some(from) = &args.from {
+        path.push_str(&format!("&from={}", escape(from)));
+    }
+    let diff: Diff = client(&args.server)?.get(&path)?;
+    if json {
+        return output::json(&diff);
+    }
+    let mut lines: Vec<String> = diff.items.iter().map(change_line).collect();
+    if diff.more {
+        lines.push("and more: --limit shows them".to_owned());
+    }
+    output::text(&lines.join("\n"))
+}
+
+/// A letter for what happened, as git has it, and the path.
+fn change_line(change: &Change) -> String {
+    let letter = match change.what.as_str() {
+        "added" => 'A',
+        "removed" => 'D',
+        "renamed" => 'R',
+        "type-changed" => 'T',
+        _ => 'M',
+    };
+    match &change.old_path {
+        Some(old) => format!("{letter}  {old} -> {}", change.path),
+        None => format!("{letter}  {}", change.path),
+    }
 }
 
 /// A commit as people read it.

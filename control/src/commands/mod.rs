@@ -23,6 +23,7 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Session(command) => session::run(command, json),
         Command::Log(args) => history::log(&args, json),
         Command::Show(args) => history::show(&args, json),
+        Command::Diff(args) => history::diff(&args, json),
         Command::Ref(command) => history::refs(command, json),
         Command::Op(command) => history::operations(command, json),
         Command::Mount(mount) => mount::run(&mount, json),

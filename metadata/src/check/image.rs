@@ -112,7 +112,7 @@ impl Checker<'_> {
             None if record.base.is_some() => return Ok(None),
             None => &NoTrees,
         };
-        Ok(tenant.map(|tenant| tree_of(trees, record, &tenant, workspace)))
+        Ok(tenant.map(|tenant| tree_of(trees, record.tenant, &tenant, workspace)))
     }
 
     async fn begin_walk(

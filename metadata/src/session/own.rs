@@ -3,7 +3,7 @@
 //! Whoever commits a raised epoch owns the session. Every flush conflicts with a change of the
 //! owner record, so the owner before cannot write any more, whether it has noticed or not.
 
-use base::{DomainId, Epoch, GatewayId, InodeId, SessionId};
+use base::{DomainId, Epoch, GatewayId, InodeId, SessionId, TenantId};
 use bytes::Bytes;
 
 use super::flush::Fence;
@@ -136,7 +136,7 @@ async fn try_take_over(
             id,
             &session,
             &workspace,
-            tree_of(trees, &session, &tenant, &workspace),
+            tree_of(trees, session.tenant, &tenant, &workspace),
         ),
         open_is_empty,
         fence: Fence::new(id, owner, flush.number, committed.version),
@@ -185,11 +185,11 @@ async fn stored_replies(
 #[must_use]
 pub fn tree_of(
     trees: &dyn Trees,
-    session: &SessionRecord,
+    id: TenantId,
     tenant: &TenantRecord,
     workspace: &WorkspaceRecord,
 ) -> Tree {
-    let domain = DomainId::new(session.tenant.raw());
+    let domain = DomainId::new(id.raw());
     let keys = TreeKeys::new(domain, &tenant.domain_key, &workspace.name_key);
     trees.open(keys)
 }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use base::{CommitId, DomainId};
 use chunkstore::Domain;
-use metadata::image::NameHasher;
+use metadata::compare::statistics;
 use metadata::merge::{MergeInput, MergeOptions, Pair, Policy, ShortId, TreeView, merge};
-use metadata::record::commit::{Provenance, Statistics};
+use metadata::record::commit::Provenance;
 use metadata::record::conflict::Conflict;
 use metadata::record::reference::RefName;
 use metadata::session::empty_image;
@@ -39,6 +39,7 @@ impl Gateway {
         let (root, conflicts) = self
             .merge_trees(scene, theirs, (branch, head), policy)
             .await?;
+        let ours = root_of(&store.commit(workspace, head).await?.record.tree);
         let stored = match policy {
             Policy::KeepBoth => u64::try_from(conflicts.len()).unwrap_or(u64::MAX),
             Policy::Fail | Policy::Ours | Policy::Theirs => 0,
@@ -47,7 +48,7 @@ impl Gateway {
             tree: node_of(root),
             usage: self.usage(tree, root).await?,
             parents: vec![head, theirs.id],
-            statistics: Statistics::default(),
+            statistics: statistics(tree, &scene.hasher, Some(ours), root).await?,
             conflicts: stored,
             message: format!("Merge {} into {}", label_text(theirs.id), branch.as_str()),
             provenance: Provenance {
@@ -82,7 +83,7 @@ impl Gateway {
         };
         let options = MergeOptions {
             policy,
-            hasher: NameHasher::new(config.name_key),
+            hasher: scene.hasher.clone(),
             labels: Pair {
                 ours: label(head),
                 theirs: label(theirs.id),

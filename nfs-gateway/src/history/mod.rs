@@ -10,12 +10,14 @@ mod merge;
 use std::sync::Arc;
 
 use base::{CommitId, NodeId, OperationId, SessionId, TenantId, WorkspaceId};
-use metadata::image::Usage;
+use metadata::compare::{SnapshotError, statistics};
+use metadata::image::{NameHasher, Usage};
 use metadata::merge::{MergeError, Policy};
-use metadata::record::commit::{Provenance, Statistics};
+use metadata::record::commit::Provenance;
 use metadata::record::conflict::Conflict;
 use metadata::record::operation::Cause;
 use metadata::record::reference::{RefKind, RefName, RefState};
+use metadata::record::workspace::WorkspaceRecord;
 use metadata::session::tree_of;
 use metadata::store::{CommitInfo, NewCommit, SessionInfo, StoreError};
 use metadata::tree::{Root, Tree, TreeError};
@@ -38,6 +40,9 @@ pub enum HistoryError {
     /// A tree cannot be read or made.
     #[error(transparent)]
     Tree(#[from] TreeError),
+    /// What changed cannot be counted.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
     /// The merge cannot be made.
     #[error("merge: {0}")]
     Merge(#[from] MergeError),
@@ -113,6 +118,7 @@ pub struct About {
 struct Scene {
     tenant: TenantId,
     workspace: WorkspaceId,
+    hasher: NameHasher,
     session: SessionInfo,
     tree: Tree,
 }
@@ -183,14 +189,28 @@ impl Gateway {
     async fn scene(&self, tenant: TenantId, id: SessionId) -> Result<Scene, HistoryError> {
         let session = self.store.session(tenant, id).await?;
         let workspace = self.store.workspace(session.record.workspace).await?;
-        let owner = self.store.tenant(tenant).await?;
-        let tree = tree_of(&self.trees, &session.record, &owner, &workspace.record);
+        let tree = self.tree(tenant, &workspace.record).await?;
         Ok(Scene {
             tenant,
             workspace: workspace.id,
+            hasher: NameHasher::new(workspace.record.name_key),
             session,
             tree,
         })
+    }
+
+    /// The trees of a workspace.
+    ///
+    /// # Errors
+    ///
+    /// The store fails.
+    pub async fn tree(
+        &self,
+        tenant: TenantId,
+        workspace: &WorkspaceRecord,
+    ) -> Result<Tree, StoreError> {
+        let owner = self.store.tenant(tenant).await?;
+        Ok(tree_of(&self.trees, tenant, &owner, workspace))
     }
 
     async fn commit_session(
@@ -230,7 +250,7 @@ impl Gateway {
             tree: node_of(root),
             usage: self.usage(&scene.tree, root).await?,
             parents: record.commit.into_iter().collect(),
-            statistics: Statistics::default(),
+            statistics: statistics(&scene.tree, &scene.hasher, before, root).await?,
             conflicts: 0,
             message: about.message,
             provenance,
