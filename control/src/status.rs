@@ -8,7 +8,7 @@ use metadata::kv::KvError;
 use metadata::session::OwnError;
 use metadata::store::StoreError;
 
-use nfs_gateway::FreezeError;
+use nfs_gateway::{ForkError, FreezeError};
 
 use crate::types::Problem;
 
@@ -113,6 +113,15 @@ impl From<FreezeError> for ApiError {
             FreezeError::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
         };
         Self::new(status, kind, detail)
+    }
+}
+
+impl From<ForkError> for ApiError {
+    fn from(error: ForkError) -> Self {
+        match error {
+            ForkError::Freeze(error) => error.into(),
+            ForkError::Store(error) => error.into(),
+        }
     }
 }
 

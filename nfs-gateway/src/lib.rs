@@ -30,4 +30,4 @@ pub use handle::{FileHandle, HANDLE_BYTES, HandleKey, HandleKeys, SignedHandle, 
 pub use metrics::GatewayCounters;
 pub use nodes::{ChunkNodes, ChunkTrees};
 pub use server::{Server, ServerLimits, Service};
-pub use session::FreezeError;
+pub use session::{ForkError, FreezeError};
