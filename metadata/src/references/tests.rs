@@ -352,9 +352,11 @@ async fn copies_are_walked_afterwards() {
     {}
     assert!(told.contains_key(&(1, chunk(100))) && told.contains_key(&(1, chunk(199))));
     assert!(!references.add([grey]));
-    assert!(!told_by(&mut references, &forest.kv, &mut told)
-        .await
-        .unwrap());
+    assert!(
+        !told_by(&mut references, &forest.kv, &mut told)
+            .await
+            .unwrap()
+    );
 }
 
 /// What a tree that cannot be read refers to is not known, and who has it is told.
@@ -378,7 +380,7 @@ async fn a_tree_that_cannot_be_read_is_an_error() {
     let mut flipped = right.to_vec();
     flipped[50] ^= 1;
     forest.nodes.damage(leaf, Some(flipped.into()));
-    fails(&["session 7", &leaf.to_string(), "damaged"]).await;
+    fails(&["session 0000000000000007", &leaf.to_string(), "damaged"]).await;
     forest.nodes.damage(leaf, Some(right));
     forest.walk(1000).await.unwrap();
     forest.nodes.damage(other.id().unwrap(), None);
@@ -407,7 +409,7 @@ async fn a_leaf_with_damaged_entries_is_an_error() {
 async fn damaged_owners_of_trees_are_errors() {
     let of = |id| keyspace::session_meta(SessionId::new(id));
     let cases = [
-        (of(1), vec![9], "session 1"),
+        (of(1), vec![9], "session 0000000000000001"),
         (
             keyspace::session_owner(SessionId::new(3)),
             vec![1],
@@ -416,9 +418,13 @@ async fn damaged_owners_of_trees_are_errors() {
         (
             keyspace::workspace(WorkspaceId::new(1)),
             vec![9],
-            "workspace 1",
+            "workspace 0000000000000001 of session",
         ),
-        (keyspace::tenant(TenantId::new(1)), vec![9], "tenant 1"),
+        (
+            keyspace::tenant(TenantId::new(1)),
+            vec![9],
+            "tenant 0000000000000001 of session",
+        ),
     ];
     for (key, value, part) in cases {
         let forest = Forest::new().await;
