@@ -12,7 +12,7 @@ use metadata::compare::SnapshotError;
 use metadata::layers::ImageError;
 use metadata::merge::MergeError;
 use metadata::tree::TreeError;
-use nfs_gateway::{FreezeError, HistoryError};
+use nfs_gateway::{ForkError, FreezeError, HistoryError};
 
 use crate::types::Problem;
 
@@ -120,6 +120,15 @@ impl From<FreezeError> for ApiError {
             FreezeError::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
         };
         Self::new(status, kind, detail)
+    }
+}
+
+impl From<ForkError> for ApiError {
+    fn from(error: ForkError) -> Self {
+        match error {
+            ForkError::Freeze(error) => error.into(),
+            ForkError::Store(error) => error.into(),
+        }
     }
 }
 

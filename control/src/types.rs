@@ -222,9 +222,12 @@ pub struct Collection {
     pub retry: bool,
     /// How long it took.
     pub millis: u64,
-    /// References to chunks, a chunk as often as it is referred to.
+    /// References of files to chunks, a chunk as often as it is referred to.
     pub references: u64,
-    /// Chunks that are referred to.
+    /// Nodes of trees, each once.
+    #[serde(default)]
+    pub nodes: u64,
+    /// Chunks that are referred to, nodes among them.
     pub live_chunks: u64,
     /// What these take.
     pub live_bytes: u64,
@@ -259,6 +262,7 @@ impl Collection {
             retry: false,
             millis: 0,
             references: 0,
+            nodes: 0,
             live_chunks: 0,
             live_bytes: 0,
             dead_chunks: 0,

@@ -457,6 +457,12 @@ pub fn commits(workspace: WorkspaceId, first: CommitId, last: CommitId) -> KeyRa
     }
 }
 
+/// The commits of all workspaces.
+#[must_use]
+pub fn all_commits() -> KeyRange {
+    KeyRange::prefix(&[table::COMMIT])
+}
+
 /// A ref.
 #[must_use]
 pub fn reference(workspace: WorkspaceId, name: &str) -> Vec<u8> {

@@ -32,4 +32,4 @@ pub use history::{About, Checkpoint, HistoryError, Outcome, Published};
 pub use metrics::GatewayCounters;
 pub use nodes::{ChunkNodes, ChunkTrees};
 pub use server::{Server, ServerLimits, Service};
-pub use session::FreezeError;
+pub use session::{ForkError, FreezeError};

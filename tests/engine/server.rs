@@ -331,9 +331,7 @@ impl Server {
             ttl_seconds: None,
         };
         let opened = self.run(async {
-            let frozen = gateway.freeze(source).await;
-            frozen.map_err(|error| format!("freeze: {error}"))?;
-            let opened = store.fork_session(tenant, source, fork).await;
+            let opened = gateway.fork(tenant, source, fork).await;
             let opened = opened.map_err(|error| format!("fork: {error}"))?;
             if close {
                 let closed = store.close_session(tenant, source).await;

@@ -249,6 +249,9 @@ impl Store {
     /// Opens a session with the image that the frozen layers of `source` make, with a first ticket.
     /// What is in the source's open layer is not in the fork: its owner freezes it before.
     ///
+    /// The caller holds the chunk store from before this call until its end, which is the end of
+    /// the transaction (`docs/design/0002-collection.md`).
+    ///
     /// # Errors
     ///
     /// `NotFound`, `Invalid`, or the store fails.
@@ -287,6 +290,10 @@ impl Store {
                     // A fold or the end of the source conflicts with this read, so what is listed
                     // here exists when this is committed.
                     let from = require_session(txn, tenant, source).await?;
+                    // Before this is committed, and while the source still has it.
+                    if let Some(root) = from.base {
+                        self.copying(from.workspace, root);
+                    }
                     let record = SessionRecord {
                         tenant,
                         workspace: from.workspace,
