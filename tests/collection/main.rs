@@ -557,6 +557,22 @@ mod tests {
         }
     }
 
+    /// Everything that is stored is as it should be.
+    async fn assert_sound(dir: &Path, kv: &dyn Kv) {
+        let local = open_local(dir);
+        let exists = |domain, id| local.contains(domain, id);
+        let trees = ChunkTrees::new(Arc::new(local.clone()), 1 << 20);
+        let options = CheckOptions {
+            trees: Some(&trees),
+            chunk_exists: Some(&exists),
+            progress: None,
+        };
+        let report = check(kv, options).await.unwrap();
+        assert!(report.is_clean(), "{report:?}");
+        let verified = local.verify(|_| ());
+        assert_eq!((verified.damaged, verified.unreadable_packs), (0, 0));
+    }
+
     /// Clients and collections at once. Gives how many collections there were, or what was lost.
     async fn run(dir: &Path, rules: Rules, seed: u64) -> Result<u64, String> {
         let world = World::start(dir, rules).await;
@@ -615,18 +631,7 @@ mod tests {
             lost => return Err(format!("{lost} chunks are missing")),
         }
         drop(local);
-        let local = open_local(dir);
-        let exists = |domain, id| local.contains(domain, id);
-        let trees = ChunkTrees::new(Arc::new(local.clone()), 1 << 20);
-        let options = CheckOptions {
-            trees: Some(&trees),
-            chunk_exists: Some(&exists),
-            progress: None,
-        };
-        let report = check(kv.as_ref(), options).await.unwrap();
-        assert!(report.is_clean(), "{report:?}");
-        let verified = local.verify(|_| ());
-        assert_eq!((verified.damaged, verified.unreadable_packs), (0, 0));
+        assert_sound(dir, kv.as_ref()).await;
         let made: Vec<u64> = made.iter().map(|made| made.load(SeqCst)).collect();
         assert!(
             made.iter().all(|made| *made > 0),

@@ -60,17 +60,17 @@ const STEPS: u32 = 1000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mutation {
     /// Roots that were copied are not walked.
-    NoGreyRoots,
+    GreyRootsNotWalked,
     /// A fork does not hold the chunk store.
-    NoHoldInFork,
+    ForkWithoutHold,
     /// A fold does not.
-    NoHoldInFold,
+    FoldWithoutHold,
     /// A commit does not.
-    NoHoldInCommit,
+    CommitWithoutHold,
     /// A fold does not touch what it copies references of.
-    NoTouchInFold,
+    FoldWithoutTouch,
     /// Only deltas are walked.
-    NoTrees,
+    TreesNotWalked,
 }
 
 /// Where jobs stop.
@@ -463,9 +463,9 @@ impl Process {
         if record.frozen.is_empty() {
             return None;
         }
-        let hold = self.hold_unless(Mutation::NoHoldInFold);
+        let hold = self.hold_unless(Mutation::FoldWithoutHold);
         let layers = self.layers(id, &record);
-        let touches = self.mutation != Some(Mutation::NoTouchInFold);
+        let touches = self.mutation != Some(Mutation::FoldWithoutTouch);
         let chunks = &self.chunks;
         let touch = move |id| {
             if touches {
@@ -494,7 +494,7 @@ impl Process {
             run: String::new(),
             ttl_seconds: None,
         };
-        let hold = self.hold_unless(Mutation::NoHoldInFork);
+        let hold = self.hold_unless(Mutation::ForkWithoutHold);
         let opened = self.store.fork_session(TENANT, id, fork).await.ok()?;
         drop(hold);
         add(&self.tally.forks);
@@ -503,7 +503,7 @@ impl Process {
 
     /// A commit of what `Gateway::snapshot` gives.
     async fn commit(self: Rc<Self>, id: SessionId) -> Option<()> {
-        let hold = self.hold_unless(Mutation::NoHoldInCommit);
+        let hold = self.hold_unless(Mutation::CommitWithoutHold);
         self.begin_fold(id)?;
         let record = self.record(id).await;
         if let Some(root) = record.as_ref().and_then(|record| record.base) {
@@ -555,7 +555,7 @@ impl Process {
             let more = more.map_err(|error| error.to_string())?;
             if !more {
                 let copied = match self.mutation {
-                    Some(Mutation::NoGreyRoots | Mutation::NoTrees) => Vec::new(),
+                    Some(Mutation::GreyRootsNotWalked | Mutation::TreesNotWalked) => Vec::new(),
                     _ => grey.take(),
                 };
                 self.tally
@@ -661,7 +661,7 @@ impl<'a> World<'a> {
         let tenant = store.tenant(TENANT).await.unwrap();
         let process = Rc::new(Process {
             walked: GatedKv {
-                deltas_only: self.mutation == Some(Mutation::NoTrees),
+                deltas_only: self.mutation == Some(Mutation::TreesNotWalked),
                 ..GatedKv::clone(&kv)
             },
             kv,
@@ -949,12 +949,12 @@ mod tests {
 
     #[tokio::test]
     async fn without_walking_trees_something_is_lost() {
-        assert!(loses(Mutation::NoTrees, 20).await);
+        assert!(loses(Mutation::TreesNotWalked, 20).await);
     }
 
     #[tokio::test]
     async fn without_a_hold_in_folds_something_is_lost() {
-        assert!(loses(Mutation::NoHoldInFold, 100).await);
+        assert!(loses(Mutation::FoldWithoutHold, 100).await);
     }
 
     /// In how many orders something is lost: each number of calls that a job makes before a collection
@@ -979,16 +979,16 @@ mod tests {
     #[tokio::test]
     async fn a_fork_needs_its_hold_and_to_be_told() {
         assert_eq!(losses(Race::Fork, None, ANY).await, 0);
-        let mutation = Some(Mutation::NoGreyRoots);
+        let mutation = Some(Mutation::GreyRootsNotWalked);
         assert!(losses(Race::Fork, mutation, &[0]).await > 0);
-        let mutation = Some(Mutation::NoHoldInFork);
+        let mutation = Some(Mutation::ForkWithoutHold);
         assert!(losses(Race::Fork, mutation, &[2]).await > 0);
     }
 
     #[tokio::test]
     async fn a_commit_needs_its_hold() {
         assert_eq!(losses(Race::Commit, None, ANY).await, 0);
-        let mutation = Some(Mutation::NoHoldInCommit);
+        let mutation = Some(Mutation::CommitWithoutHold);
         assert!(losses(Race::Commit, mutation, &[2]).await > 0);
     }
 
@@ -996,9 +996,9 @@ mod tests {
     #[tokio::test]
     async fn a_fold_needs_its_hold() {
         assert_eq!(losses(Race::Fold, None, ANY).await, 0);
-        let mutation = Some(Mutation::NoTouchInFold);
+        let mutation = Some(Mutation::FoldWithoutTouch);
         assert_eq!(losses(Race::Fold, mutation, ANY).await, 0);
-        let mutation = Some(Mutation::NoHoldInFold);
+        let mutation = Some(Mutation::FoldWithoutHold);
         assert!(losses(Race::Fold, mutation, &[9]).await > 0);
     }
 }
