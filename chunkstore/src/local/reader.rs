@@ -4,11 +4,14 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use base::{ChunkId, DomainId};
+use bytes::Bytes;
 
+use super::device::chunk_error;
 use super::index::{Index, Key};
 use super::open::{OpenError, at, load_sealed, lock, numbers_in, scan_ours};
 use super::pack::{PackEntry, PackFiles, pack_path};
 use super::verify::{Verified, Verifier, VerifyCounts};
+use crate::{ChunkError, Domain};
 
 /// A store that is looked at while nobody uses it.
 #[derive(Debug)]
@@ -102,6 +105,20 @@ impl LocalReader {
     pub fn contains(&self, domain: DomainId, id: ChunkId) -> bool {
         let found = self.index.find(Key::new(domain, id));
         found.is_some_and(|location| !location.damaged)
+    }
+
+    /// The content of a chunk, verified against its name. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// [`ChunkError::NotFound`], [`ChunkError::Corrupt`], or the device fails.
+    pub fn get(&self, domain: Domain, id: ChunkId) -> Result<Bytes, ChunkError> {
+        let found = self.index.find(Key::new(domain.id, id));
+        let location = found.ok_or(ChunkError::NotFound(id))?;
+        let read = self.packs.read(location);
+        let read = read.map_err(|error| chunk_error("read from pack", &error))?;
+        read.and_then(|(header, body)| header.content(domain, id, body))
+            .ok_or(ChunkError::Corrupt(id))
     }
 
     /// What the next server will not use, although it is no damage.

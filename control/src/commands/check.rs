@@ -1,5 +1,7 @@
 //! `holdfast check`.
 
+mod nodes;
+
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,6 +11,7 @@ use chunkstore::local::{LocalReader, VerifyCounts};
 use metadata::check::{CheckOptions, Counts, Problem, Remedy, Report, check};
 use metadata::kv::embedded::{EmbeddedKv, EmbeddedOptions};
 
+use self::nodes::ReadTrees;
 use crate::cli;
 use crate::data_dir::DataDir;
 use crate::failure::Failure;
@@ -30,8 +33,10 @@ pub(super) fn run(args: &cli::Check, json: bool) -> Result<u8, Failure> {
     let chunks = if args.metadata_only {
         None
     } else {
-        look_at_chunks(&dir)?
+        look_at_chunks(&dir)?.map(Arc::new)
     };
+    // Without content every node would be missing, as every chunk.
+    let trees = ReadTrees::new(chunks.clone());
     let exists = |domain: DomainId, id: ChunkId| match &chunks {
         Some(chunks) => chunks.contains(domain, id),
         None => false,
@@ -39,7 +44,7 @@ pub(super) fn run(args: &cli::Check, json: bool) -> Result<u8, Failure> {
     let progress = Progress::default();
     let tell = |counts: &Counts| progress.tell(counts);
     let options = CheckOptions {
-        trees: None,
+        trees: (!args.metadata_only).then_some(&trees),
         chunk_exists: (!args.metadata_only).then_some(&exists),
         progress: std::io::stderr().is_terminal().then_some(&tell),
     };
@@ -131,79 +136,88 @@ impl Progress {
 }
 
 fn print(report: &Report, content: Option<&Content>, json: bool) -> Result<(), Failure> {
-    let counts = &report.counts;
-    let notes = content.map_or(&[][..], |content| &content.notes);
     if json {
-        let problems: Vec<_> = report.problems.iter().map(as_json).collect();
-        return output::json(&serde_json::json!({
-            "clean": report.is_clean(),
-            "problems_total": report.problems_total,
-            "problems": problems,
-            "notes": notes,
-            "content": content.map(|content| serde_json::json!({
-                "intact": content.counts.intact,
-                "damaged": content.counts.damaged,
-                "unreadable_packs": content.counts.unreadable_packs,
-            })),
-            "counts": {
-                "keys": counts.keys,
-                "workspaces": counts.workspaces,
-                "sessions": counts.sessions,
-                "inodes": counts.inodes,
-                "entries": counts.entries,
-                "blocks": counts.blocks,
-                "chunks": counts.chunks,
-                "replies": counts.replies,
-                "tickets": counts.tickets,
-                "commits": counts.commits,
-                "refs": counts.refs,
-                "operations": counts.operations,
-            },
-        }));
+        output::json(&report_as_json(report, content))
+    } else {
+        output::text(&as_text(report, content))
     }
+}
+
+fn report_as_json(report: &Report, content: Option<&Content>) -> serde_json::Value {
+    let problems: Vec<_> = report.problems.iter().map(as_json).collect();
+    let counts = &report.counts;
+    serde_json::json!({
+        "clean": report.is_clean(),
+        "problems_total": report.problems_total,
+        "problems": problems,
+        "notes": content.map_or(&[][..], |content| &content.notes),
+        "content": content.map(|content| serde_json::json!({
+            "intact": content.counts.intact,
+            "damaged": content.counts.damaged,
+            "unreadable_packs": content.counts.unreadable_packs,
+        })),
+        "counts": {
+            "keys": counts.keys,
+            "workspaces": counts.workspaces,
+            "sessions": counts.sessions,
+            "inodes": counts.inodes,
+            "entries": counts.entries,
+            "blocks": counts.blocks,
+            "chunks": counts.chunks,
+            "replies": counts.replies,
+            "tickets": counts.tickets,
+            "commits": counts.commits,
+            "refs": counts.refs,
+            "operations": counts.operations,
+            "trees": counts.trees,
+        },
+    })
+}
+
+fn as_text(report: &Report, content: Option<&Content>) -> String {
     let mut lines: Vec<String> = report.problems.iter().map(ToString::to_string).collect();
     let told = u64::try_from(report.problems.len()).unwrap_or(u64::MAX);
     let more = report.problems_total.saturating_sub(told);
     if more > 0 {
         lines.push(format!("and {more} more"));
     }
-    let mut remedies: Vec<&str> = report
-        .problems
-        .iter()
-        .map(|problem| problem.remedy.advice())
-        .collect();
+    let problems = report.problems.iter();
+    let mut remedies: Vec<&str> = problems.map(|problem| problem.remedy.advice()).collect();
     remedies.sort_unstable();
     remedies.dedup();
-    lines.extend(
-        remedies
-            .into_iter()
-            .map(|advice| format!("what to do: {advice}")),
-    );
-    lines.extend(notes.iter().map(|note| format!("note: {note}")));
-    if let Some(Content { counts, .. }) = content {
+    let remedies = remedies.into_iter();
+    lines.extend(remedies.map(|advice| format!("what to do: {advice}")));
+    if let Some(Content { counts, notes }) = content {
+        lines.extend(notes.iter().map(|note| format!("note: {note}")));
         lines.push(format!(
             "content: {} chunks intact, {} damaged, {} packs unreadable",
             counts.intact, counts.damaged, counts.unreadable_packs
         ));
     }
+    lines.push(verdict(report));
+    lines.join("\n")
+}
+
+fn verdict(report: &Report) -> String {
     let verdict = match report.problems_total {
         0 => "clean".to_owned(),
         1 => "1 problem".to_owned(),
         problems => format!("{problems} problems"),
     };
-    lines.push(format!(
-        "{verdict}: {} keys, {} workspaces, {} sessions, {} commits, {} inodes, {} entries, {} \
-         blocks, {} chunks looked at",
+    let counts = &report.counts;
+    format!(
+        "{verdict}: {} keys, {} workspaces, {} sessions, {} commits, {} trees, {} inodes, {} \
+         entries, {} blocks, {} chunks looked at",
         counts.keys,
         counts.workspaces,
         counts.sessions,
         counts.commits,
+        counts.trees,
         counts.inodes,
         counts.entries,
         counts.blocks,
         counts.chunks
-    ));
-    output::text(&lines.join("\n"))
+    )
 }
 
 fn as_json(problem: &Problem) -> serde_json::Value {

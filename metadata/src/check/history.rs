@@ -37,7 +37,7 @@ impl Checker<'_> {
             };
             self.report.add(&place, what, Remedy::Store);
         }
-        Ok(())
+        self.check_commit_image(workspace, id, &commit).await
     }
 
     /// That a ref leads to a commit, and that its log says so.

@@ -1,9 +1,6 @@
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
-use base::{InodeId, ManualClock, TenantId, Timestamp, WorkspaceId};
-
-use base::SessionId;
+use base::{InodeId, ManualClock, Timestamp};
 
 use super::*;
 use crate::image::Block;
