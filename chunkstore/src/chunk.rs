@@ -166,6 +166,12 @@ impl Header {
         };
         (plain.len() == plain_len).then_some(plain)
     }
+
+    /// The plain bytes, if this is the chunk of that name and `body` what was written.
+    pub(crate) fn content(&self, domain: Domain, id: ChunkId, body: Bytes) -> Option<Bytes> {
+        let plain = (self.domain == domain.id && self.id == id).then(|| self.plain(body));
+        plain.flatten().filter(|plain| domain.chunk_id(plain) == id)
+    }
 }
 
 /// A record but for its place, which only the writer knows.

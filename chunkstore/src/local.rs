@@ -328,10 +328,7 @@ impl Shared {
     ) -> Result<Option<Bytes>, ChunkError> {
         let read = (self.shelf.packs.read(location))
             .map_err(|error| chunk_error("read from pack", &error))?;
-        Ok(read
-            .filter(|(header, _)| header.domain == domain.id && header.id == id)
-            .and_then(|(header, body)| header.plain(body))
-            .filter(|plain| domain.chunk_id(plain) == id))
+        Ok(read.and_then(|(header, body)| header.content(domain, id, body)))
     }
 
     /// Makes everything appended so far durable. Blocks; one at a time.

@@ -6,11 +6,17 @@ mod support;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use base::SystemClock;
+use base::{InodeId, NodeId, Rng, SystemClock, TenantId};
+use chunkstore::local::{LocalOptions, LocalStore};
+use metadata::image::Usage;
 use metadata::keyspace;
 use metadata::kv::Kv;
 use metadata::kv::embedded::{EmbeddedKv, EmbeddedOptions};
+use metadata::record::commit::{Provenance, Statistics};
 use metadata::record::workspace::FormatRecord;
+use metadata::session::{session_layers, tree_of};
+use metadata::store::{NewCommit, Store};
+use nfs_gateway::ChunkTrees;
 use support::{ANY_PORTS, Server, fails, json, run};
 
 /// A data directory that a server has used and left.
@@ -364,4 +370,100 @@ fn a_check_needs_a_directory_that_nobody_uses() {
     );
     drop(server);
     assert_eq!(json(&["check"], &dir)["clean"], true);
+}
+
+/// Makes a tree in `chunks/` and a commit of it, without a server. Gives the commit's id.
+fn commit(dir: &Path) -> String {
+    let clock: Arc<dyn base::Clock> = Arc::new(SystemClock::new());
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let path = dir.join("meta.redb");
+        let kv = EmbeddedKv::open(&path, &EmbeddedOptions::default(), Arc::clone(&clock));
+        let kv: Arc<dyn Kv> = Arc::new(kv.unwrap());
+        let local = LocalStore::open(&dir.join("chunks"), LocalOptions::default(), clock.clone());
+        let trees = ChunkTrees::new(Arc::new(local.unwrap()), 0);
+        let store = Store::open(kv, clock, Arc::new(Rng::system().unwrap()));
+        let store = store.await.unwrap();
+        let tenant = store.tenant(TenantId::DEFAULT).await.unwrap();
+        let workspace = store.workspace_by_name(TenantId::DEFAULT, "default").await;
+        let workspace = workspace.unwrap();
+        let sessions = store.sessions(TenantId::DEFAULT, None, None, 1).await;
+        let session = sessions.unwrap().remove(0);
+        let tree = tree_of(&trees, session.record.tenant, &tenant, &workspace.record);
+        let layers = session_layers(session.id, &session.record, &workspace.record, tree);
+        let root = keyspace::image::inode(InodeId::ROOT);
+        let attributes = layers.base().get(&root).await.unwrap().unwrap();
+        let made = layers.base().tree().build([(root, attributes)]).await;
+        let new = NewCommit {
+            tree: NodeId::new(made.unwrap().root.to_bytes()),
+            usage: Usage::default(),
+            parents: Vec::new(),
+            statistics: Statistics::default(),
+            conflicts: 0,
+            message: String::new(),
+            provenance: Provenance::default(),
+        };
+        let made = store.put_commit(workspace.id, new).await.unwrap();
+        made.id.to_string()
+    })
+}
+
+/// A commit's tree is read, and what is wrong with it is told with the commit.
+#[test]
+fn a_commit_whose_tree_is_damaged_is_named() {
+    let root = used();
+    let id = commit(root.path());
+    let clean = json(&["check"], root.path());
+    assert_eq!(
+        (&clean["clean"], &clean["counts"]["trees"]),
+        (&serde_json::json!(true), &serde_json::json!(1)),
+        "{clean}"
+    );
+    let server = Server::start("up", root.path());
+    let collected = json(&["gc"], root.path());
+    assert_eq!(
+        (&collected["state"], &collected["nodes"]),
+        (&"done".into(), &1.into())
+    );
+    assert_eq!(server.terminate(), Some(0));
+    let packs = |extension: &str| {
+        let listed = std::fs::read_dir(root.path().join("chunks")).unwrap();
+        let paths = listed.map(|entry| entry.unwrap().path());
+        let found: Vec<_> = paths
+            .filter(|path| path.extension().is_some_and(|found| found == extension))
+            .collect();
+        found
+    };
+    let pack = packs("dat").remove(0);
+    let whole = std::fs::read(&pack).unwrap();
+    let tells = |what: &str| {
+        let output = run(&["check"], root.path());
+        assert_eq!(output.status.code(), Some(1));
+        let said = String::from_utf8(output.stdout).unwrap();
+        let line = said
+            .lines()
+            .find(|line| line.contains(&format!("commit {id}")));
+        let line = line.unwrap_or_else(|| panic!("{said}"));
+        assert!(line.contains("tree node") && line.contains(what), "{line}");
+    };
+    let mut flipped = whole.clone();
+    *flipped.last_mut().unwrap() ^= 1;
+    std::fs::write(&pack, &flipped).unwrap();
+    tells("is damaged");
+    // Nothing is collected while it is so.
+    let server = Server::start("up", root.path());
+    fails(
+        &["gc"],
+        root.path(),
+        1,
+        &[&id, "tree node", "holdfast check"],
+    );
+    server.terminate();
+    for path in [packs("dat"), packs("idx")].concat() {
+        std::fs::remove_file(path).unwrap();
+    }
+    tells("is missing");
+    std::fs::write(&pack, &whole).unwrap();
+    assert_eq!(json(&["check"], root.path())["clean"], true);
+    json(&["check", "--metadata-only"], root.path());
 }

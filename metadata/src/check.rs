@@ -2,27 +2,30 @@
 //!
 //! The store must not change meanwhile: nobody else may use it. Keys are read in order, page by
 //! page; what crosses inodes is looked up where it should be. So memory does not grow with the
-//! store, but for a set of directories already seen and one number range per session.
+//! store, but for a set of directories already seen, one number range per session, and about 100
+//! bytes for each tree. A tree is read once, and once more where something that has it is the first
+//! to be nothing else; a session with changes over a tree is read as one.
 
 mod history;
 mod image;
 mod reader;
 mod report;
 mod tables;
+mod trees;
 
 #[cfg(test)]
 mod tests;
 
 pub use report::{Counts, PROBLEMS_MAX, Problem, Remedy, Report};
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fmt::{Debug, Formatter};
 
-use base::{ChunkId, DomainId, NodeId, SessionId, WorkspaceId};
+use base::{ChunkId, DomainId, SessionId, WorkspaceId};
 
-use crate::image::InodeNumbers;
+use crate::image::{InodeNumbers, Usage};
 use crate::kv::{Kv, KvError};
-use crate::tree::Trees;
+use crate::tree::{Counters, Root, Trees};
 use reader::Reader;
 
 /// Says whether a chunk is stored.
@@ -34,7 +37,8 @@ pub type Progress<'a> = &'a (dyn Fn(&Counts) + Sync);
 /// What to check beside the keyspace itself.
 #[derive(Clone, Copy, Default)]
 pub struct CheckOptions<'a> {
-    /// Where the trees below sessions are. Without it sessions that have one are not looked into.
+    /// Where the trees of sessions and commits are. Without it sessions that have one are not looked
+    /// into, and neither are commits.
     pub trees: Option<&'a dyn Trees>,
     /// Asked for every chunk that a file names.
     pub chunk_exists: Option<ChunkExists<'a>>,
@@ -55,8 +59,10 @@ struct Checker<'a> {
     report: Report,
     /// What each session may still give out: no two may overlap.
     numbers: Vec<(WorkspaceId, InodeNumbers, SessionId)>,
-    /// Nodes of trees of commits that were read: 32 bytes for each, and what the set needs.
-    nodes: HashSet<NodeId>,
+    /// Trees that have been read, and what they hold.
+    trees: HashMap<(WorkspaceId, Root), Result<Counters, String>>,
+    /// Trees that have been read as images without anything over them, and what these use.
+    images: HashMap<(WorkspaceId, Root), Usage>,
 }
 
 /// Checks all that is in `kv`, which nobody else may use meanwhile.
@@ -74,7 +80,8 @@ pub async fn check(kv: &dyn Kv, options: CheckOptions<'_>) -> Result<Report, KvE
         options,
         report: Report::default(),
         numbers: Vec::new(),
-        nodes: HashSet::new(),
+        trees: HashMap::new(),
+        images: HashMap::new(),
     };
     checker.check_tables().await?;
     checker.check_numbers();

@@ -383,7 +383,12 @@ impl Merge {
 }
 
 impl Base {
-    async fn get(&self, key: &[u8]) -> Result<Option<Bytes>, ImageError> {
+    /// The value of an image key.
+    ///
+    /// # Errors
+    ///
+    /// A node is missing or damaged, or the store fails.
+    pub async fn get(&self, key: &[u8]) -> Result<Option<Bytes>, ImageError> {
         match self {
             Self::Empty { root, .. } => {
                 let is_root = key == keyspace::image::inode(InodeId::ROOT);

@@ -107,21 +107,17 @@ impl LocalReader {
         found.is_some_and(|location| !location.damaged)
     }
 
-    /// The content of a chunk, checked against its name. Blocks.
+    /// The content of a chunk, verified against its name. Blocks.
     ///
     /// # Errors
     ///
-    /// `NotFound`, `Corrupt`, or the pack cannot be read.
+    /// [`ChunkError::NotFound`], [`ChunkError::Corrupt`], or the device fails.
     pub fn get(&self, domain: Domain, id: ChunkId) -> Result<Bytes, ChunkError> {
-        let location = self
-            .index
-            .find(Key::new(domain.id, id))
-            .ok_or(ChunkError::NotFound(id))?;
-        let read =
-            (self.packs.read(location)).map_err(|error| chunk_error("read from pack", &error))?;
-        read.filter(|(header, _)| header.domain == domain.id && header.id == id)
-            .and_then(|(header, body)| header.plain(body))
-            .filter(|plain| domain.chunk_id(plain) == id)
+        let found = self.index.find(Key::new(domain.id, id));
+        let location = found.ok_or(ChunkError::NotFound(id))?;
+        let read = self.packs.read(location);
+        let read = read.map_err(|error| chunk_error("read from pack", &error))?;
+        read.and_then(|(header, body)| header.content(domain, id, body))
             .ok_or(ChunkError::Corrupt(id))
     }
 

@@ -1,17 +1,17 @@
 //! `holdfast check`.
 
+mod nodes;
+
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use base::{ChunkId, Clock, DomainId, NodeId, SystemClock, Tasks};
-use bytes::Bytes;
+use base::{ChunkId, Clock, DomainId, SystemClock};
 use chunkstore::local::{LocalReader, VerifyCounts};
-use chunkstore::{ChunkError, Domain};
 use metadata::check::{CheckOptions, Counts, Problem, Remedy, Report, check};
 use metadata::kv::embedded::{EmbeddedKv, EmbeddedOptions};
-use metadata::tree::{NodeCache, NodeFuture, NodeStore, Tree, TreeError, TreeKeys, Trees};
 
+use self::nodes::ReadTrees;
 use crate::cli;
 use crate::data_dir::DataDir;
 use crate::failure::Failure;
@@ -20,9 +20,6 @@ use crate::server::{of_open, of_open_chunks};
 
 /// Exit code if something is wrong with the data.
 const FOUND: u8 = 1;
-
-/// Nodes of trees that are kept in memory, in bytes.
-const NODE_CACHE_BYTES: usize = 64 << 20;
 
 /// Keys between two signs of life.
 const KEYS_BETWEEN: u64 = 200_000;
@@ -38,7 +35,8 @@ pub(super) fn run(args: &cli::Check, json: bool) -> Result<u8, Failure> {
     } else {
         look_at_chunks(&dir)?.map(Arc::new)
     };
-    let trees = chunks.clone().map(|chunks| LookedTrees { chunks });
+    // Without content every node would be missing, as every chunk.
+    let trees = ReadTrees::new(chunks.clone());
     let exists = |domain: DomainId, id: ChunkId| match &chunks {
         Some(chunks) => chunks.contains(domain, id),
         None => false,
@@ -46,7 +44,7 @@ pub(super) fn run(args: &cli::Check, json: bool) -> Result<u8, Failure> {
     let progress = Progress::default();
     let tell = |counts: &Counts| progress.tell(counts);
     let options = CheckOptions {
-        trees: trees.as_ref().map(|trees| -> &dyn Trees { trees }),
+        trees: (!args.metadata_only).then_some(&trees),
         chunk_exists: (!args.metadata_only).then_some(&exists),
         progress: std::io::stderr().is_terminal().then_some(&tell),
     };
@@ -57,7 +55,7 @@ pub(super) fn run(args: &cli::Check, json: bool) -> Result<u8, Failure> {
     let mut report = runtime
         .block_on(check(&kv, options))
         .map_err(|error| Failure::error(format_args!("read the metadata store: {error}")))?;
-    let content = (chunks.as_deref()).map(|chunks| verify(chunks, &mut report));
+    let content = chunks.as_ref().map(|chunks| verify(chunks, &mut report));
     kv.close();
     print(&report, content.as_ref(), json)?;
     Ok(if report.is_clean() { 0 } else { FOUND })
@@ -72,55 +70,6 @@ fn look_at_chunks(dir: &DataDir) -> Result<Option<LocalReader>, Failure> {
     LocalReader::open(&path)
         .map(Some)
         .map_err(|error| of_open_chunks(&error))
-}
-
-/// Trees in a chunk store that is looked at.
-#[derive(Debug)]
-struct LookedTrees {
-    chunks: Arc<LocalReader>,
-}
-
-/// Nodes of one domain in it.
-#[derive(Debug)]
-struct LookedNodes {
-    chunks: Arc<LocalReader>,
-    domain: Domain,
-}
-
-impl Trees for LookedTrees {
-    fn open(&self, keys: TreeKeys) -> Tree {
-        let nodes = LookedNodes {
-            chunks: Arc::clone(&self.chunks),
-            domain: Domain {
-                id: keys.domain(),
-                key: *keys.node_key(),
-            },
-        };
-        let cache = Arc::new(NodeCache::new(NODE_CACHE_BYTES));
-        Tree::new(Arc::new(nodes), cache, keys, Tasks::new())
-    }
-}
-
-impl NodeStore for LookedNodes {
-    fn get(&self, id: NodeId) -> NodeFuture<'_, Bytes> {
-        Box::pin(async move {
-            let chunk = ChunkId::new(*id.as_bytes());
-            self.chunks
-                .get(self.domain, chunk)
-                .map_err(|error| match error {
-                    ChunkError::NotFound(_) => TreeError::Missing(id),
-                    other => TreeError::Unavailable(other.to_string()),
-                })
-        })
-    }
-
-    fn put(&self, _: NodeId, _: Bytes) -> NodeFuture<'_, ()> {
-        Box::pin(async { Err(TreeError::Unavailable("nothing is written here".into())) })
-    }
-
-    fn sync(&self) -> NodeFuture<'_, ()> {
-        Box::pin(async { Err(TreeError::Unavailable("nothing is written here".into())) })
-    }
 }
 
 /// What was found of the stored content.
@@ -187,60 +136,17 @@ impl Progress {
 }
 
 fn print(report: &Report, content: Option<&Content>, json: bool) -> Result<(), Failure> {
-    let counts = &report.counts;
-    let notes = content.map_or(&[][..], |content| &content.notes);
     if json {
-        return print_json(report, content);
+        output::json(&report_as_json(report, content))
+    } else {
+        output::text(&as_text(report, content))
     }
-    let mut lines: Vec<String> = report.problems.iter().map(ToString::to_string).collect();
-    let told = u64::try_from(report.problems.len()).unwrap_or(u64::MAX);
-    let more = report.problems_total.saturating_sub(told);
-    if more > 0 {
-        lines.push(format!("and {more} more"));
-    }
-    let mut remedies: Vec<&str> = report
-        .problems
-        .iter()
-        .map(|problem| problem.remedy.advice())
-        .collect();
-    remedies.sort_unstable();
-    remedies.dedup();
-    lines.extend(
-        remedies
-            .into_iter()
-            .map(|advice| format!("what to do: {advice}")),
-    );
-    lines.extend(notes.iter().map(|note| format!("note: {note}")));
-    if let Some(Content { counts, .. }) = content {
-        lines.push(format!(
-            "content: {} chunks intact, {} damaged, {} packs unreadable",
-            counts.intact, counts.damaged, counts.unreadable_packs
-        ));
-    }
-    let verdict = match report.problems_total {
-        0 => "clean".to_owned(),
-        1 => "1 problem".to_owned(),
-        problems => format!("{problems} problems"),
-    };
-    lines.push(format!(
-        "{verdict}: {} keys, {} workspaces, {} sessions, {} commits, {} inodes, {} entries, {} \
-         blocks, {} chunks looked at",
-        counts.keys,
-        counts.workspaces,
-        counts.sessions,
-        counts.commits,
-        counts.inodes,
-        counts.entries,
-        counts.blocks,
-        counts.chunks
-    ));
-    output::text(&lines.join("\n"))
 }
 
-fn print_json(report: &Report, content: Option<&Content>) -> Result<(), Failure> {
-    let counts = &report.counts;
+fn report_as_json(report: &Report, content: Option<&Content>) -> serde_json::Value {
     let problems: Vec<_> = report.problems.iter().map(as_json).collect();
-    output::json(&serde_json::json!({
+    let counts = &report.counts;
+    serde_json::json!({
         "clean": report.is_clean(),
         "problems_total": report.problems_total,
         "problems": problems,
@@ -263,8 +169,55 @@ fn print_json(report: &Report, content: Option<&Content>) -> Result<(), Failure>
             "commits": counts.commits,
             "refs": counts.refs,
             "operations": counts.operations,
+            "trees": counts.trees,
         },
-    }))
+    })
+}
+
+fn as_text(report: &Report, content: Option<&Content>) -> String {
+    let mut lines: Vec<String> = report.problems.iter().map(ToString::to_string).collect();
+    let told = u64::try_from(report.problems.len()).unwrap_or(u64::MAX);
+    let more = report.problems_total.saturating_sub(told);
+    if more > 0 {
+        lines.push(format!("and {more} more"));
+    }
+    let problems = report.problems.iter();
+    let mut remedies: Vec<&str> = problems.map(|problem| problem.remedy.advice()).collect();
+    remedies.sort_unstable();
+    remedies.dedup();
+    let remedies = remedies.into_iter();
+    lines.extend(remedies.map(|advice| format!("what to do: {advice}")));
+    if let Some(Content { counts, notes }) = content {
+        lines.extend(notes.iter().map(|note| format!("note: {note}")));
+        lines.push(format!(
+            "content: {} chunks intact, {} damaged, {} packs unreadable",
+            counts.intact, counts.damaged, counts.unreadable_packs
+        ));
+    }
+    lines.push(verdict(report));
+    lines.join("\n")
+}
+
+fn verdict(report: &Report) -> String {
+    let verdict = match report.problems_total {
+        0 => "clean".to_owned(),
+        1 => "1 problem".to_owned(),
+        problems => format!("{problems} problems"),
+    };
+    let counts = &report.counts;
+    format!(
+        "{verdict}: {} keys, {} workspaces, {} sessions, {} commits, {} trees, {} inodes, {} \
+         entries, {} blocks, {} chunks looked at",
+        counts.keys,
+        counts.workspaces,
+        counts.sessions,
+        counts.commits,
+        counts.trees,
+        counts.inodes,
+        counts.entries,
+        counts.blocks,
+        counts.chunks
+    )
 }
 
 fn as_json(problem: &Problem) -> serde_json::Value {

@@ -1,10 +1,11 @@
-//! A session's files. All keys of an inode are adjacent, attributes first; what leads from one
+//! The files of a session or a commit. All keys of an inode are adjacent, attributes first; what leads from one
 //! inode to another is looked up from both ends.
 
 use std::collections::HashSet;
+use std::fmt;
 
 use base::limits::{INLINE_BLOCK_BYTES_MAX, INLINE_FILE_BYTES_MAX, PATCH_BYTES_MAX, PATCHES_MAX};
-use base::{DomainId, InodeId, Name, SessionId};
+use base::{CommitId, DomainId, InodeId, Name, SessionId, WorkspaceId};
 use bytes::Bytes;
 
 use super::{Checker, Remedy};
@@ -12,7 +13,7 @@ use crate::image::{Block, Body, NameHasher, Usage, allocated};
 use crate::keyspace;
 use crate::keyspace::image::{self as keys, ImageKey};
 use crate::kv::KvError;
-use crate::layers::{ImageError, ImageScan, Layers};
+use crate::layers::{Base, ImageError, ImageScan, Layers};
 use crate::record::conflict::Conflict;
 use crate::record::entry::Entry;
 use crate::record::inode::InodeRecord;
@@ -21,16 +22,30 @@ use crate::record::workspace::{TenantRecord, WorkspaceRecord};
 use crate::record::{RecordError, block};
 use crate::session::{session_layers, tree_of};
 use crate::stat::FileKind;
-use crate::tree::{NoTrees, Tree};
+use crate::tree::{NoTrees, Root, Tree};
 
 /// Directories that are remembered to hang below the root. Beyond this many they are looked up
 /// again and again, which is slow and right.
 const KNOWN_MAX: usize = 4_000_000;
 
-/// A walk over one session's files.
+/// What has an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Of {
+    Session(SessionId),
+    Commit(WorkspaceId, CommitId),
+}
+
+/// Where an image is.
+enum View {
+    Layers(Layers),
+    /// Nothing is over it.
+    Base(Base),
+}
+
+/// A walk over the files of one image.
 struct Walk {
-    session: SessionId,
-    layers: Layers,
+    of: Of,
+    view: View,
     hasher: NameHasher,
     block_bytes: u64,
     domain: DomainId,
@@ -54,7 +69,26 @@ struct Seen {
     conflicts: u64,
 }
 
+impl fmt::Display for Of {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Session(id) => write!(f, "session {id}"),
+            Self::Commit(workspace, id) => write!(f, "commit {id} of workspace {workspace}"),
+        }
+    }
+}
+
+impl Of {
+    pub(super) fn remedy(self) -> Remedy {
+        match self {
+            Self::Session(_) => Remedy::Session,
+            Self::Commit(..) => Remedy::Store,
+        }
+    }
+}
+
 impl Checker<'_> {
+    /// A session's files, and the tree below its layers.
     pub(super) async fn check_image(
         &mut self,
         id: SessionId,
@@ -64,39 +98,98 @@ impl Checker<'_> {
         let Some(tree) = self.tree_of(record, workspace).await? else {
             return Ok(());
         };
-        let mut walk = self.begin_walk(id, record, workspace, tree).await?;
-        let layers = walk.layers.clone();
+        let place = (Of::Session(id), record.workspace);
+        if let Some(root) = record.base {
+            let checked = self.check_tree(place.0, place.1, (&tree, root)).await;
+            if checked.is_none() {
+                return Ok(());
+            }
+        }
+        let layers = session_layers(id, record, workspace, tree);
+        let bare = self.bare_base(&layers).await?.map(|root| (place.1, root));
+        let mut walk = self
+            .begin_walk(place, workspace, View::Layers(layers))
+            .await?;
+        let flush = self.reader.get(&keyspace::session_flush(id)).await?;
+        // One that cannot be decoded is told where it is read.
+        let flush = flush.and_then(|value| FlushRecord::decode(&value).ok());
+        walk.flush = flush.unwrap_or_default();
+        match bare.and_then(|bare| self.images.get(&bare).copied()) {
+            Some(usage) => walk.usage = usage,
+            None if self.walk_image(&mut walk).await? => {
+                self.images.extend(bare.map(|bare| (bare, walk.usage)));
+            }
+            None => return Ok(()),
+        }
+        self.check_totals(id, &walk, record);
+        Ok(())
+    }
+
+    /// The files of an image that is a tree and nothing else, and what they use, if all was read.
+    pub(super) async fn check_base_image(
+        &mut self,
+        of: Of,
+        workspace: WorkspaceId,
+        record: &WorkspaceRecord,
+        base: Base,
+    ) -> Result<Option<Usage>, KvError> {
+        let view = View::Base(base);
+        let mut walk = self.begin_walk((of, workspace), record, view).await?;
+        let is_read = self.walk_image(&mut walk).await?;
+        Ok(is_read.then_some(walk.usage))
+    }
+
+    /// The tree below layers in which there is nothing.
+    async fn bare_base(&self, layers: &Layers) -> Result<Option<Root>, KvError> {
+        let Some(root) = layers.base().root() else {
+            return Ok(None);
+        };
+        for layer in layers.all() {
+            let range = keyspace::delta_range(layer.session, layer.generation);
+            if self.reader.first(&range).await?.is_some() {
+                return Ok(None);
+            }
+        }
+        Ok(Some(root))
+    }
+
+    /// Goes through all keys of an image. `false` if it cannot be read.
+    async fn walk_image(&mut self, walk: &mut Walk) -> Result<bool, KvError> {
         let kv = self.reader.kv();
-        let mut scan = ImageScan::new(kv, &layers);
+        let mut scan = match &walk.view {
+            View::Layers(layers) => ImageScan::new(kv, layers),
+            View::Base(base) => ImageScan::of_base(kv, base),
+        };
         let mut seen: Option<Seen> = None;
         loop {
             let (key, value) = match scan.next().await {
                 Ok(None) => break,
                 Ok(Some(pair)) => pair,
                 Err(ImageError::Kv(error)) => return Err(error),
-                // Told where the layer is read.
+                // Told where the layer or the tree is read.
                 Err(ImageError::Record(_) | ImageError::Key(_)) => continue,
                 Err(ImageError::Tree(error)) => {
-                    self.session_problem(id, error.to_string());
-                    return Ok(());
+                    let of = walk.of;
+                    self.report
+                        .add(of.to_string(), error.to_string(), of.remedy());
+                    return Ok(false);
                 }
             };
             let inode = key.inode();
             if seen.as_ref().is_none_or(|seen| seen.inode != inode)
                 && let Some(before) = seen.replace(Seen::new(inode))
             {
-                self.check_inode(&mut walk, before).await?;
+                self.check_inode(walk, before).await?;
             }
             if let Some(seen) = &mut seen {
-                self.check_pair(&walk, seen, key, &value).await?;
+                self.check_pair(walk, seen, key, &value).await?;
             }
             self.progressed();
         }
         if let Some(last) = seen {
-            self.check_inode(&mut walk, last).await?;
+            self.check_inode(walk, last).await?;
         }
-        self.check_totals(&walk, record);
-        Ok(())
+        Ok(true)
     }
 
     /// The trees of a session's workspace. A damaged tenant is told where it is read.
@@ -116,24 +209,20 @@ impl Checker<'_> {
     }
 
     async fn begin_walk(
-        &mut self,
-        id: SessionId,
-        record: &SessionRecord,
+        &self,
+        (of, id): (Of, WorkspaceId),
         workspace: &WorkspaceRecord,
-        tree: Tree,
+        view: View,
     ) -> Result<Walk, KvError> {
-        let flush = self.reader.get(&keyspace::session_flush(id)).await?;
-        // One that cannot be decoded is told where it is read.
-        let flush = flush.and_then(|value| FlushRecord::decode(&value).ok());
-        let counter = self.reader.get(&keyspace::inodes(record.workspace)).await?;
+        let counter = self.reader.get(&keyspace::inodes(id)).await?;
         let counter = counter.and_then(|value| (*value).try_into().map(u64::from_le_bytes).ok());
         Ok(Walk {
-            session: id,
-            layers: session_layers(id, record, workspace, tree),
+            of,
+            view,
             hasher: NameHasher::new(workspace.name_key),
             block_bytes: u64::from(workspace.block_bytes),
-            domain: DomainId::new(record.tenant.raw()),
-            flush: flush.unwrap_or_default(),
+            domain: DomainId::new(workspace.tenant.raw()),
+            flush: FlushRecord::default(),
             numbers_end: counter.unwrap_or(0),
             usage: Usage::default(),
             known: HashSet::new(),
@@ -265,7 +354,7 @@ impl Checker<'_> {
             self.report.add(
                 place(walk, inode),
                 format!("block {index} {what}"),
-                Remedy::Session,
+                walk.of.remedy(),
             );
         };
         let end = u64::from(block.end());
@@ -391,7 +480,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    fn check_totals(&mut self, walk: &Walk, record: &SessionRecord) {
+    fn check_totals(&mut self, id: SessionId, walk: &Walk, record: &SessionRecord) {
         let totals = walk.flush.totals;
         if totals.usage != walk.usage {
             let (said, is) = (totals.usage, walk.usage);
@@ -399,15 +488,15 @@ impl Checker<'_> {
                 "says that it uses {} bytes and {} inodes, but uses {} and {}",
                 said.bytes, said.inodes, is.bytes, is.inodes
             );
-            self.session_problem(walk.session, what);
+            self.session_problem(id, what);
         }
         let numbers = totals.numbers;
         if numbers.next > numbers.end || numbers.end > walk.numbers_end {
             let what = "may give out inode numbers that its workspace did not give it";
-            self.session_problem(walk.session, what);
+            self.session_problem(id, what);
         }
         if numbers.next < numbers.end {
-            self.numbers.push((record.workspace, numbers, walk.session));
+            self.numbers.push((record.workspace, numbers, id));
         }
     }
 
@@ -426,7 +515,11 @@ impl Checker<'_> {
     /// for missing here.
     async fn image_value(&self, walk: &Walk, key: &[u8]) -> Result<Option<Bytes>, KvError> {
         let txn = self.reader.kv().begin();
-        match walk.layers.get(txn.as_ref(), key).await {
+        let value = match &walk.view {
+            View::Layers(layers) => layers.get(txn.as_ref(), key).await,
+            View::Base(base) => base.get(key).await,
+        };
+        match value {
             Ok(value) => Ok(value),
             Err(ImageError::Kv(error)) => Err(error),
             Err(ImageError::Record(_) | ImageError::Key(_) | ImageError::Tree(_)) => Ok(None),
@@ -446,7 +539,7 @@ impl Checker<'_> {
     }
 
     fn inode_problem(&mut self, walk: &Walk, inode: InodeId, what: impl Into<String>) {
-        self.report.add(place(walk, inode), what, Remedy::Session);
+        (self.report).add(place(walk, inode), what, walk.of.remedy());
     }
 }
 
@@ -535,5 +628,5 @@ impl Seen {
 }
 
 fn place(walk: &Walk, inode: InodeId) -> String {
-    format!("session {}, inode {inode}", walk.session)
+    format!("{}, inode {inode}", walk.of)
 }

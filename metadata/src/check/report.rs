@@ -32,6 +32,8 @@ pub struct Counts {
     pub refs: u64,
     /// Entries of operation logs.
     pub operations: u64,
+    /// Trees, each once.
+    pub trees: u64,
 }
 
 /// What can be done about a problem.

@@ -1,5 +1,6 @@
 //! A store that was used at random is clean; one that was damaged is not, and says where.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use base::{Caller, ManualClock, Rng, TenantId, Timestamp};
@@ -7,12 +8,11 @@ use bytes::Bytes;
 
 use super::*;
 use crate::error::{FsError, Miss, OpError, OpResult};
-use crate::image::Usage;
 use crate::image::{Block, BlockJob, Image, ImageConfig, Piece};
 use crate::keyspace::{self, image as keys};
 use crate::kv::memory::MemoryKv;
 use crate::kv::{Isolation, KeyRange};
-use crate::layers::Layers;
+use crate::layers::{Base, Layers};
 use crate::ops::{self, Context, How, Node};
 use crate::record::commit::{Provenance, Statistics};
 use crate::record::conflict::{Conflict, ConflictKind, Place, Resolution};
@@ -21,11 +21,13 @@ use crate::record::inode::InodeRecord;
 use crate::record::operation::{Action, Cause};
 use crate::record::reference::{RefChange, RefKind, RefLogRecord, RefName, RefState};
 use crate::record::session::Identity;
-use crate::session::{Fence, FlushBatch, FlushError, OwnError, StoredReply, load, take_over};
+use crate::session::{
+    Fence, FlushBatch, FlushError, OwnError, StoredReply, fold, frozen, load, take_over,
+};
 use crate::stat::{FileKind, SetAttrs};
-use crate::store::{NewCommit, NewWorkspace, OpenSession, Store};
-use crate::tree::MemoryTrees;
-use base::{CommitId, GatewayId, InodeId, Name};
+use crate::store::{ForkSession, NewCommit, NewWorkspace, OpenSession, Store};
+use crate::tree::{Edited, MemoryNodes, MemoryTrees};
+use base::{CommitId, GatewayId, InodeId, Name, NodeId};
 
 /// A session that is used without a gateway.
 struct World {
@@ -35,6 +37,7 @@ struct World {
     workspace: WorkspaceId,
     session: SessionId,
     layers: Layers,
+    nodes: Arc<MemoryNodes>,
     fence: Fence,
     image: Image,
     domain_key: [u8; 32],
@@ -72,9 +75,10 @@ impl World {
         };
         let opened = store.open_session(TenantId::DEFAULT, open).await.unwrap();
         let session = opened.session.id;
+        let nodes = Arc::new(MemoryNodes::new());
         let owned = take_over(
             kv.as_ref(),
-            &MemoryTrees::default(),
+            &MemoryTrees::new(Arc::clone(&nodes)),
             session,
             GatewayId::new(7),
             1,
@@ -94,6 +98,7 @@ impl World {
             workspace: workspace.id,
             session,
             layers: owned.layers,
+            nodes,
             fence: owned.fence,
             image: Image::new(config, owned.totals),
             domain_key: owned.tenant.domain_key,
@@ -125,6 +130,10 @@ impl World {
 
     /// Makes all buffered data and changes durable.
     async fn flush(&mut self) {
+        self.flush_and(false).await;
+    }
+
+    async fn flush_and(&mut self, freeze: bool) {
         for inode in self.image.dirty_inodes() {
             loop {
                 let (_, _) = self.image.run(|image| image.settle_small(inode));
@@ -139,7 +148,7 @@ impl World {
         let (changes, totals) = self.image.take_changes();
         self.replies += 1;
         let batch = FlushBatch {
-            freeze: false,
+            freeze,
             changes,
             totals,
             replies: vec![StoredReply {
@@ -154,6 +163,46 @@ impl World {
             .await
             .unwrap();
         self.image.set_durable(applied);
+        if freeze {
+            self.layers = frozen(&self.layers);
+        }
+    }
+
+    /// Makes a tree of what has been flushed.
+    async fn tree(&self) -> Edited {
+        let layers: Vec<_> = self.layers.all().collect();
+        let folded = fold(self.kv.as_ref(), &layers, self.layers.base(), |_| {});
+        folded.await.unwrap()
+    }
+
+    /// Makes all durable, and a tree of it the session's base.
+    async fn snapshot(&mut self) -> Root {
+        self.flush_and(true).await;
+        let (frozen, base) = (self.layers.frozen().to_vec(), self.layers.base().clone());
+        let folded = fold(self.kv.as_ref(), &frozen, &base, |_| {});
+        let root = folded.await.unwrap().root;
+        let owner = (GatewayId::new(7), self.fence.epoch());
+        let before = (frozen.as_slice(), base.root());
+        let replaced = (self.store).replace_layers(self.session, owner, before, root);
+        assert_eq!(replaced.await, Ok(true));
+        let tree = base.tree().clone();
+        self.layers = Layers::new(self.layers.open(), Vec::new(), Base::Tree { tree, root });
+        root
+    }
+
+    /// A session with the same image.
+    async fn fork(&self) -> SessionId {
+        let fork = ForkSession {
+            read_only: false,
+            identity: None,
+            agent: String::new(),
+            run: String::new(),
+            ttl_seconds: None,
+        };
+        let forked = self
+            .store
+            .fork_session(TenantId::DEFAULT, self.session, fork);
+        forked.await.unwrap().session.id
     }
 
     fn store_block(&mut self, job: &BlockJob) -> (u32, Block) {
@@ -176,9 +225,9 @@ impl World {
 
     async fn check(&self) -> Report {
         let exists = |_: DomainId, id: ChunkId| self.chunks.contains(&id);
+        let trees = MemoryTrees::new(Arc::clone(&self.nodes));
         let options = CheckOptions {
-            // Trees of commits are made up here.
-            trees: None,
+            trees: Some(&trees),
             chunk_exists: Some(&exists),
             progress: None,
         };
@@ -266,9 +315,13 @@ impl World {
     /// Two commits, a branch that moved, one that is gone, and their logs.
     async fn remember(&self) -> (CommitId, CommitId) {
         let (store, workspace) = (&self.store, self.workspace);
+        let made = self.tree().await;
         let new = |message: &str, parents| NewCommit {
-            tree: NodeId::new([1; 32]),
-            usage: Usage::default(),
+            tree: NodeId::new(made.root.to_bytes()),
+            usage: Usage {
+                bytes: made.counters.bytes,
+                inodes: made.counters.inodes - 1,
+            },
             parents,
             statistics: Statistics::default(),
             conflicts: 0,
@@ -378,7 +431,14 @@ async fn what_was_used_at_random_is_clean() {
             for _ in 0..20 {
                 step(&mut world, &rng).await;
             }
-            world.flush().await;
+            match rng.u64() % 8 {
+                0 => drop(world.snapshot().await),
+                1 => world.flush_and(true).await,
+                _ => world.flush().await,
+            }
+            if round % 20 == 19 {
+                world.fork().await;
+            }
             if rng.u64().is_multiple_of(3) {
                 world.image.evict(0);
             }
@@ -390,7 +450,8 @@ async fn what_was_used_at_random_is_clean() {
             );
         }
         let counts = world.check().await.counts;
-        assert_eq!((counts.sessions, counts.workspaces), (1, 1));
+        assert_eq!((counts.sessions, counts.workspaces), (3, 1));
+        seen.trees += counts.trees;
         seen.inodes += counts.inodes;
         seen.entries += counts.entries;
         seen.blocks += counts.blocks;
@@ -399,6 +460,7 @@ async fn what_was_used_at_random_is_clean() {
     // Some sessions end up with nearly nothing; all together have a little of everything.
     assert!(seen.inodes > 60 && seen.entries > seen.inodes, "{seen:?}");
     assert!(seen.chunks > 20 && seen.blocks > seen.chunks, "{seen:?}");
+    assert!(seen.trees > 12, "{seen:?}");
 }
 
 #[tokio::test]
@@ -722,4 +784,164 @@ async fn conflicts_are_read_and_lie_where_they_belong() {
         &["has content but no attributes"],
     )
     .await;
+}
+
+/// A session and a fork with the same base, over which one has changed something, and a commit of it.
+async fn with_history() -> (World, SessionId, CommitId, Root) {
+    let mut world = World::new().await;
+    let (dir, _) = world.furnish().await;
+    for number in 0..400 {
+        let name = format!("{number:0200}");
+        world.make(dir, name.as_bytes(), None).await;
+    }
+    let root = world.snapshot().await;
+    let (commit, _) = world.remember().await;
+    let fork = world.fork().await;
+    world.make(dir, b"later", None).await;
+    world.flush().await;
+    (world, fork, commit, root)
+}
+
+/// A base and a commit's tree are read once, and all is well.
+#[tokio::test]
+async fn trees_are_read_once() {
+    let (world, _, _, root) = with_history().await;
+    let counts = world.check().await.counts;
+    let reads = world.nodes.gets();
+    assert!(world.check().await.is_clean());
+    let reads = world.nodes.gets() - reads;
+    assert_eq!((counts.trees, counts.sessions, counts.commits), (1, 2, 2));
+    let id = root.id().unwrap();
+    assert!(
+        world
+            .layers
+            .base()
+            .tree()
+            .counters(root)
+            .await
+            .unwrap()
+            .entries
+            > 800
+    );
+    // The session that has changes over it does not share what was read.
+    for _ in 0..10 {
+        world.fork().await;
+    }
+    let before = world.nodes.gets();
+    let report = world.check().await;
+    assert!(report.is_clean(), "{}", problems(&report));
+    assert_eq!(world.nodes.gets() - before, reads, "{id}");
+}
+
+/// A node that is missing or flipped is told with every session and commit that has it.
+#[tokio::test]
+async fn damaged_nodes_are_told_with_who_has_them() {
+    let (world, fork, commit, root) = with_history().await;
+    let mut walk = world.layers.base().tree().walk(root);
+    let mut nodes = Vec::new();
+    while let Some(node) = walk.next(|_| false).await.unwrap() {
+        nodes.push(node.id());
+    }
+    assert!(nodes.len() > 3);
+    for id in nodes {
+        let right = world.nodes.peek(id).unwrap();
+        let mut flipped = right.bytes.to_vec();
+        flipped[40] ^= 1;
+        for (bytes, what) in [(None, "is missing"), (Some(flipped.into()), "is damaged")] {
+            world.nodes.damage(id, None);
+            if bytes.is_some() {
+                let nodes: &dyn crate::tree::NodeStore = &*world.nodes;
+                nodes.put(id, right.bytes.clone()).await.unwrap();
+                world.nodes.damage(id, bytes);
+            }
+            let said = problems(&world.check().await);
+            for of in [
+                format!("session {}", world.session),
+                format!("session {fork}"),
+                format!("commit {commit} of workspace {}", world.workspace),
+            ] {
+                let part = format!("{of}: tree node {id} {what}");
+                assert!(said.contains(&part), "{said} does not say {part}");
+            }
+        }
+        world.nodes.damage(id, None);
+        let nodes: &dyn crate::tree::NodeStore = &*world.nodes;
+        nodes.put(id, right.bytes).await.unwrap();
+        assert!(world.check().await.is_clean());
+    }
+}
+
+/// What a commit says, and what its image is.
+#[tokio::test]
+async fn contradicting_commits_are_told() {
+    let (mut world, fork, _, root) = with_history().await;
+    let put = async |world: &World, root: Root, usage| {
+        let new = NewCommit {
+            tree: NodeId::new(root.to_bytes()),
+            usage,
+            parents: Vec::new(),
+            statistics: Statistics::default(),
+            conflicts: 0,
+            message: "x".into(),
+            provenance: Provenance::default(),
+        };
+        let made = world.store.put_commit(world.workspace, new).await;
+        let id = made.unwrap().id;
+        let said = problems(&world.check().await);
+        let key = keyspace::commit(world.workspace, id);
+        world.damage(&key, None).await;
+        assert!(world.check().await.is_clean());
+        assert!(said.contains(&format!("commit {id}")), "{said}");
+        said
+    };
+    let wrong = Usage {
+        bytes: 1,
+        inodes: 2,
+    };
+    let said = put(&world, root, wrong).await;
+    assert!(said.contains("says that its image uses 1 bytes"), "{said}");
+    // Chunks that are gone.
+    let chunks = std::mem::take(&mut world.chunks);
+    let said = problems(&world.check().await);
+    assert!(said.contains("which is missing"), "{said}");
+    world.chunks = chunks;
+    // A tree that is right, and no image.
+    let tree = world.layers.base().tree().clone();
+    let inode = world.made.last().copied().unwrap_or(InodeId::ROOT);
+    let attributes = tree.get(root, &keys::inode(InodeId::ROOT)).await.unwrap();
+    let orphan = [
+        (keys::inode(InodeId::ROOT), attributes.unwrap()),
+        (keys::block(InodeId::new(77), 0), Bytes::from_static(&[9])),
+    ];
+    let built = tree.build(orphan).await.unwrap();
+    let usage = Usage {
+        bytes: built.counters.bytes,
+        inodes: built.counters.inodes - 1,
+    };
+    let said = put(&world, built.root, usage).await;
+    for part in [
+        "inode 000000000000004d",
+        "has content but no attributes",
+        "block 0",
+    ] {
+        assert!(said.contains(part), "{said} does not say {part}");
+    }
+    // A cut and a damaged key have no place in a tree.
+    for (key, part) in [
+        (keys::cut(inode, 3), "belongs into a layer"),
+        (vec![1], "tree holds key"),
+    ] {
+        let built = tree.build([(key, Bytes::new())]).await.unwrap();
+        let usage = Usage {
+            bytes: built.counters.bytes,
+            inodes: built.counters.inodes.saturating_sub(1),
+        };
+        let said = put(&world, built.root, usage).await;
+        assert!(said.contains(part), "{said}");
+    }
+    // A fork that has nothing but the base says how much that is.
+    let flush = keyspace::session_flush(fork);
+    let said = crate::record::session::FlushRecord::default();
+    let parts = [&*format!("session {fork}"), "says that it uses 0 bytes"];
+    told(&world, &flush, &said.encode(), &parts).await;
 }

@@ -33,7 +33,17 @@ impl<'a> ImageScan<'a> {
     /// Reads the image that `layers` make.
     #[must_use]
     pub fn new(kv: &'a dyn Kv, layers: &Layers) -> Self {
-        let base = match layers.base() {
+        Self::over(layers.base(), LayerScan::new(kv, layers.all()))
+    }
+
+    /// Reads the image that is `base` and nothing else.
+    #[must_use]
+    pub fn of_base(kv: &'a dyn Kv, base: &Base) -> Self {
+        Self::over(base, LayerScan::new(kv, []))
+    }
+
+    fn over(base: &Base, layers: LayerScan<'a>) -> Self {
+        let base = match base {
             Base::Empty { root, .. } => {
                 let key = keys::inode(InodeId::ROOT).into();
                 BaseScan::One(Some((key, root.encode())))
@@ -41,7 +51,7 @@ impl<'a> ImageScan<'a> {
             Base::Tree { tree, root } => BaseScan::Tree(Box::new(tree.scan(*root, &all()))),
         };
         Self {
-            layers: LayerScan::new(kv, layers.all()),
+            layers,
             item: None,
             base,
             pair: None,

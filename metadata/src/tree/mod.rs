@@ -389,11 +389,25 @@ impl Tree {
     ///
     /// What is wrong first.
     pub async fn verify(&self, root: Root) -> Result<Counters, TreeError> {
+        self.verify_each(root, |_, _| {}).await
+    }
+
+    /// As [`Tree::verify`]; calls `each` for every key and its value, in order.
+    ///
+    /// # Errors
+    ///
+    /// As [`Tree::verify`]. `each` may have been called.
+    pub async fn verify_each(
+        &self,
+        root: Root,
+        mut each: impl FnMut(&[u8], &Bytes) + Send,
+    ) -> Result<Counters, TreeError> {
         let nowhere = self.nodes.storing_nowhere();
         let mut editor = Editor::new(nowhere, self.rule.clone(), Root::EMPTY).await?;
         let mut scan = Scan::all(self.nodes.clone(), root);
         while let Some((key, value)) = scan.next().await? {
             editor.put(&key, &value).await?;
+            each(&key, &value);
         }
         let edited = editor.finish().await?;
         match (root.0, edited.root.0) {
