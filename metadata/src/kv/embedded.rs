@@ -11,7 +11,11 @@
 //! After an I/O error the thread closes and reopens the file until that works. Which commits the
 //! error left behind is then read from the file itself, so that an unknown outcome is rare.
 //!
-//! Lock order: the queue, then the versions. Neither is held across I/O.
+//! When the device is short of space and much of the file is free, the thread makes the file
+//! smaller in place. Whoever reads is told to read again at a new version.
+//!
+//! Lock order: the queue, then the versions. Neither is held across I/O. A snapshot's own lock is
+//! held for one read, and no other is taken meanwhile.
 
 mod file;
 mod queue;
