@@ -210,6 +210,24 @@ fn full_disk() {
         .passes();
 }
 
+/// Sessions that are mounted at once change a repository apart, publish, clash and are forked, with
+/// a kill in between.
+#[test]
+fn history() {
+    let binary = format!("HOLDFAST_BIN={}", binary(&root()).display());
+    let options = [
+        "--serve",
+        "exec {bin} up --data-dir {data} --listen 0.0.0.0:{port} --api-listen 0.0.0.0:12080 --json",
+        "--env",
+        Box::leak(binary.into_boxed_str()),
+        "--after",
+        "{bin} check --data-dir {data}",
+    ];
+    Run::of("history", &["8"])
+        .options(Box::leak(Box::new(options)))
+        .passes();
+}
+
 #[test]
 fn mount_time() {
     Run::of("mount-time", &["20"]).passes();

@@ -53,6 +53,8 @@ mod tests {
             agent: String::new(),
             run: String::new(),
             ttl_seconds: None,
+            version: None,
+            branch: None,
         };
         let opened = store.open_session(tenant, open).await.unwrap();
         let options = GatewayOptions {

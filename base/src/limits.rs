@@ -48,5 +48,12 @@ pub const INODE_BLOCK: u64 = 1 << 20;
 /// Largest chunk, in bytes of plain content.
 pub const CHUNK_BYTES_MAX: usize = 1024 * 1024;
 
+/// Largest file that a merge reads and merges by lines, in bytes: source code is smaller, and three
+/// of them must fit into memory.
+pub const MERGE_TEXT_BYTES_MAX: usize = 1024 * 1024;
+
+/// Most differing keys that a merge takes in, of both sides together: some 200 bytes of memory each.
+pub const MERGE_CHANGES_MAX: usize = 4_000_000;
+
 const _: () = assert!(INLINE_BLOCK_BYTES_MAX + PATCH_BYTES_MAX < KV_VALUE_BYTES_MAX / 2);
 const _: () = assert!(INLINE_FILE_BYTES_MAX <= INLINE_BLOCK_BYTES_MAX);

@@ -4,6 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::cli_history::{
+    CheckpointArgs, DiffArgs, LogArgs, OpCommand, PublishArgs, RefCommand, ShowArgs,
+};
 use crate::settings::{DATA_DIR_DEFAULT, Given};
 use crate::units::Period;
 
@@ -33,9 +36,21 @@ pub enum Command {
     /// Make and list workspaces.
     #[command(subcommand)]
     Workspace(WorkspaceCommand),
-    /// Open, list, show and close sessions.
+    /// Open, fork, commit, publish, list, show and close sessions.
     #[command(subcommand)]
     Session(SessionCommand),
+    /// Show commits, newest first.
+    Log(LogArgs),
+    /// Show a commit.
+    Show(ShowArgs),
+    /// Show which files differ between two versions.
+    Diff(DiffArgs),
+    /// List, make, remove and protect branches and tags.
+    #[command(subcommand)]
+    Ref(RefCommand),
+    /// Show what was done to branches, tags and sessions, and undo it.
+    #[command(subcommand)]
+    Op(OpCommand),
     /// Mount a session on a directory, or print how.
     Mount(Mount),
     /// Remove file content that nothing refers to. A server does that by itself, too, when space is
@@ -142,6 +157,10 @@ pub enum SessionCommand {
     /// Fork a session as it is now, with all that its clients have written, and print how to mount
     /// the fork.
     Fork(ForkArgs),
+    /// Make a commit of what a session has now. It is on no branch yet.
+    Checkpoint(CheckpointArgs),
+    /// Make a commit of what a session has now, and bring it to a branch.
+    Publish(PublishArgs),
     /// List sessions.
     Ls {
         /// Those of this workspace only.
@@ -192,6 +211,12 @@ pub struct OpenArgs {
     /// It ends by itself after this time.
     #[arg(long, value_name = "DURATION")]
     pub ttl: Option<Period>,
+    /// The version to begin with: a branch, a tag, a commit, a time [default: main]
+    #[arg(long, value_name = "VERSION")]
+    pub version: Option<String>,
+    /// The branch to publish to [default: the one that --version names, else main]
+    #[arg(long, value_name = "BRANCH")]
+    pub branch: Option<String>,
     /// The server.
     #[command(flatten)]
     pub server: ServerArgs,
@@ -200,8 +225,8 @@ pub struct OpenArgs {
 /// Arguments of `session fork`.
 #[derive(Debug, Args)]
 pub struct ForkArgs {
-    /// The session to fork.
-    pub session: String,
+    /// The session to fork [default: the one that `holdfast up` serves]
+    pub session: Option<String>,
     /// Refuse every change in the fork.
     #[arg(long)]
     pub read_only: bool,

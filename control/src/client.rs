@@ -10,8 +10,11 @@ use crate::data_dir::{ControlFile, read_control};
 use crate::failure::{Failure, FailureKind};
 use crate::types::Problem;
 
-/// How long an answer is waited for.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long an answer is waited for: publishing stores all that a session has changed.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// How long a connection may take.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Largest answer, in bytes: a full page of the largest sessions.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
@@ -66,6 +69,7 @@ impl Client {
             return Err(Failure::new(FailureKind::Usage, message));
         }
         let config = ureq::Agent::config_builder()
+            .timeout_connect(Some(CONNECT_PATIENCE))
             .timeout_global(Some(PATIENCE))
             .http_status_as_error(false)
             .build();
@@ -103,6 +107,24 @@ impl Client {
         body: &T,
     ) -> Result<A, Failure> {
         self.answer(&self.call("POST", path, &Payload::Json(body))?)
+    }
+
+    /// Sends `body` to `path`, which answers with nothing.
+    ///
+    /// # Errors
+    ///
+    /// The server refuses, or does not answer; it may have done it then.
+    pub fn post_for_nothing<T: Serialize>(&self, path: &str, body: &T) -> Result<(), Failure> {
+        self.call("POST", path, &Payload::Json(body)).map(drop)
+    }
+
+    /// Puts `path` in place.
+    ///
+    /// # Errors
+    ///
+    /// The server refuses, or does not answer; it may have done it then.
+    pub fn put(&self, path: &str) -> Result<(), Failure> {
+        self.call("PUT", path, &Payload::<()>::Nothing).map(drop)
     }
 
     /// Deletes `path`.

@@ -13,7 +13,10 @@ use base::{Clock, Tasks};
 use chunkstore::local::{Freed, LocalStore, Marked, Survey, Thoroughness};
 use chunkstore::{ChunkError, ChunkStore};
 use metadata::kv::{Kv, KvError, Version};
-use metadata::references::{ReferenceError, References};
+use metadata::references::{ReferenceCounts, ReferenceError, References};
+use metadata::store::Store;
+use metadata::tree::Trees;
+use nfs_gateway::ChunkTrees;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -50,6 +53,9 @@ const GROWTH_BYTES_MIN: u64 = 256 << 20;
 /// A store in which something has changed is collected at least this often.
 const INTERVAL: Duration = Duration::from_secs(6 * 3600);
 
+/// Tree nodes that a collection keeps in memory, in bytes. It reads each once, some in advance.
+const NODE_CACHE_BYTES: usize = 2 << 20;
+
 /// Collections that are remembered.
 const REMEMBERED: usize = 16;
 
@@ -57,7 +63,11 @@ const REMEMBERED: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Collector {
     kv: Arc<dyn Kv>,
+    /// Tells of roots that are copied.
+    store: Store,
     chunks: Arc<LocalStore>,
+    /// The trees in `chunks`, without the cache that calls of clients use.
+    trees: Arc<dyn Trees>,
     clock: Arc<dyn Clock>,
     until: Tasks,
     state: Mutex<State>,
@@ -123,18 +133,31 @@ enum CollectError {
     Kv(#[from] KvError),
 }
 
+impl CollectError {
+    /// Whether a later try may do better.
+    fn is_transient(&self) -> bool {
+        match self {
+            Self::Unsettled | Self::Stopped | Self::Kv(_) => true,
+            Self::References(error) => error.is_transient(),
+            Self::Missing(_) | Self::Chunks(_) => false,
+        }
+    }
+}
+
 /// What a collection found and did.
 #[derive(Clone, Copy, Debug, Default)]
 struct Found {
-    references: u64,
+    references: ReferenceCounts,
     survey: Survey,
     freed: Freed,
 }
 
 impl Collector {
-    /// A collector of `chunks`, which `kv` refers to. It ends with `until`.
+    /// A collector of `chunks`, which `kv` refers to; `store` is what copies roots in it. It ends with
+    /// `until`.
     pub(crate) fn new(
         kv: Arc<dyn Kv>,
+        store: Store,
         chunks: Arc<LocalStore>,
         clock: Arc<dyn Clock>,
         until: Tasks,
@@ -145,8 +168,11 @@ impl Collector {
             stored_bytes: chunks.stored_bytes(),
             version: None,
         };
+        let nodes: Arc<dyn ChunkStore> = Arc::<LocalStore>::clone(&chunks);
         Arc::new(Self {
             kv,
+            store,
+            trees: Arc::new(ChunkTrees::new(nodes, NODE_CACHE_BYTES)),
             chunks,
             clock,
             until,
@@ -298,10 +324,7 @@ impl Collector {
             Err(error) => {
                 this.state = CollectionState::Failed;
                 this.error = Some(error.to_string());
-                this.retry = matches!(
-                    error,
-                    CollectError::Unsettled | CollectError::Stopped | CollectError::Kv(_)
-                );
+                this.retry = error.is_transient();
                 if !matches!(error, CollectError::Stopped) {
                     self.counters.failures.fetch_add(1, Ordering::Relaxed);
                     tracing::warn!(run = this.run, %error, "collection did not end");
@@ -347,6 +370,8 @@ impl Collector {
 
     /// One collection. What it has found and done stays in `found`, also after an error.
     async fn collect(&self, dry_run: bool, found: &mut Found) -> Result<(), CollectError> {
+        // From before the new cycle's holds to the end: whoever copies a root holds.
+        let grey = self.store.grey_roots();
         let chunks = LocalStore::clone(&self.chunks);
         let begun = tokio::task::spawn_blocking(move || chunks.begin_collection()).await;
         // It does not panic; and no other collection runs.
@@ -358,7 +383,7 @@ impl Collector {
             () = self.until.shutdown_begun() => return Err(CollectError::Stopped),
         };
         let marking = settled.ok_or(CollectError::Unsettled)?;
-        let mut references = References::new();
+        let mut references = References::new(Arc::clone(&self.trees));
         let (mut missing, mut damaged) = (0_u64, 0_u64);
         loop {
             let more = references
@@ -370,11 +395,11 @@ impl Collector {
                     }
                 })
                 .await?;
-            found.references = references.counts().references;
+            found.references = references.counts();
             if self.until.is_shutting_down() {
                 return Err(CollectError::Stopped);
             }
-            if !more {
+            if !more && !references.add(grey.take()) {
                 break;
             }
             // Calls of clients go first.
@@ -444,7 +469,8 @@ fn describe(this: &mut Collection, found: &Found, took: Duration, stored_bytes: 
         freed,
     } = found;
     this.millis = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-    this.references = *references;
+    this.references = references.references;
+    this.nodes = references.nodes;
     this.live_chunks = survey.live_chunks;
     this.live_bytes = survey.live_bytes;
     this.dead_chunks = survey.dead_chunks;

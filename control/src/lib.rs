@@ -2,12 +2,14 @@
 
 pub mod api;
 pub mod cli;
+pub mod cli_history;
 pub mod client;
 mod collector;
 mod commands;
 pub mod data_dir;
 mod expiry;
 pub mod failure;
+pub mod history;
 mod logging;
 mod metrics;
 pub mod mount_line;

@@ -153,7 +153,7 @@ impl Server {
         warn_if_full(&kv, settings);
         let calls = Tasks::new();
         let tasks = Tasks::new();
-        let collector = start_collector(&kv, &local, &clock, &tasks);
+        let collector = start_collector(&kv, &store, &local, &clock, &tasks);
         let counted = Counted {
             gateway: Arc::clone(&gateway),
             local,
@@ -302,12 +302,14 @@ async fn open_metadata(
 
 fn start_collector(
     kv: &Arc<EmbeddedKv>,
+    store: &Store,
     chunks: &Arc<LocalStore>,
     clock: &Arc<dyn Clock>,
     tasks: &Tasks,
 ) -> Arc<Collector> {
     let collector = Collector::new(
         Arc::<EmbeddedKv>::clone(kv),
+        store.clone(),
         Arc::clone(chunks),
         Arc::clone(clock),
         tasks.clone(),
@@ -472,6 +474,8 @@ async fn open_session(store: &Store) -> Result<SessionFile, Failure> {
         agent: String::new(),
         run: String::new(),
         ttl_seconds: None,
+        version: None,
+        branch: None,
     };
     let opened = store
         .open_session(TenantId::DEFAULT, open)

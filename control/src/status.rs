@@ -8,12 +8,19 @@ use metadata::kv::KvError;
 use metadata::session::OwnError;
 use metadata::store::StoreError;
 
-use nfs_gateway::FreezeError;
+use metadata::compare::SnapshotError;
+use metadata::layers::ImageError;
+use metadata::merge::MergeError;
+use metadata::tree::TreeError;
+use nfs_gateway::{ForkError, FreezeError, HistoryError};
 
 use crate::types::Problem;
 
 /// Seconds after which a client may try again what failed for want of something.
 const RETRY_AFTER_SECONDS: &str = "1";
+
+/// Conflicts that an error names.
+const CONFLICTS_SHOWN: usize = 50;
 
 /// A failed call of the API.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,6 +121,80 @@ impl From<FreezeError> for ApiError {
         };
         Self::new(status, kind, detail)
     }
+}
+
+impl From<ForkError> for ApiError {
+    fn from(error: ForkError) -> Self {
+        match error {
+            ForkError::Freeze(error) => error.into(),
+            ForkError::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<HistoryError> for ApiError {
+    fn from(error: HistoryError) -> Self {
+        let detail = error.to_string();
+        match error {
+            HistoryError::Freeze(error) => error.into(),
+            HistoryError::Store(error) => error.into(),
+            HistoryError::Tree(error) => of_tree(&error, detail),
+            HistoryError::Snapshot(error) => error.into(),
+            HistoryError::Merge(error) => of_merge(&error, detail),
+            HistoryError::Conflicts { conflicts, .. } => {
+                let mut detail = detail;
+                for conflict in conflicts.iter().take(CONFLICTS_SHOWN) {
+                    let conflict = crate::history::Conflict::from(conflict);
+                    detail.push_str(&format!("\n{}: {}", conflict.kind, conflict.path));
+                }
+                Self::new(StatusCode::CONFLICT, "conflicts", detail)
+            }
+            HistoryError::Busy { .. } => Self::not_ready(detail),
+        }
+    }
+}
+
+impl From<SnapshotError> for ApiError {
+    fn from(error: SnapshotError) -> Self {
+        let detail = error.to_string();
+        match error {
+            SnapshotError::Tree(error) => of_tree(&error, detail),
+            SnapshotError::PathTooLong(_) => Self::new(StatusCode::CONFLICT, "refused", detail),
+            SnapshotError::Key(_)
+            | SnapshotError::Record { .. }
+            | SnapshotError::Damaged { .. } => {
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "corrupt", detail)
+            }
+        }
+    }
+}
+
+fn of_tree(error: &TreeError, detail: String) -> ApiError {
+    let (status, kind) = match error {
+        TreeError::NoSpace => (StatusCode::INSUFFICIENT_STORAGE, "no-space"),
+        TreeError::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
+        TreeError::Missing(_)
+        | TreeError::Damaged { .. }
+        | TreeError::Misshapen { .. }
+        | TreeError::Order
+        | TreeError::TooLong
+        | TreeError::TooDeep
+        | TreeError::Broken => (StatusCode::INTERNAL_SERVER_ERROR, "corrupt"),
+    };
+    ApiError::new(status, kind, detail)
+}
+
+fn of_merge(error: &MergeError, detail: String) -> ApiError {
+    let (status, kind) = match error {
+        MergeError::TooLarge | MergeError::NoName => (StatusCode::CONFLICT, "refused"),
+        MergeError::Content(_) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
+        MergeError::Image(ImageError::Tree(error)) => return of_tree(error, detail),
+        MergeError::Image(ImageError::Kv(error)) => of_store(error),
+        MergeError::Image(ImageError::Record(_) | ImageError::Key(_))
+        | MergeError::NoNumbers
+        | MergeError::Damaged(_) => (StatusCode::INTERNAL_SERVER_ERROR, "corrupt"),
+    };
+    ApiError::new(status, kind, detail)
 }
 
 impl From<StoreError> for ApiError {

@@ -59,6 +59,12 @@ pub struct OpenSession {
     /// Seconds until it ends by itself; without it stays until closed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_seconds: Option<u64>,
+    /// The version to begin with; what branch `main` has if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// The branch to publish to; the one that `version` names, else `main`, if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub branch: Option<String>,
 }
 
 /// A session to be forked.
@@ -103,6 +109,10 @@ pub struct Session {
     pub created: String,
     /// When it ends by itself.
     pub expires: Option<String>,
+    /// The commit it stands on.
+    pub commit: Option<String>,
+    /// The branch it publishes to.
+    pub branch: String,
     /// Bytes its files take.
     pub used_bytes: u64,
     /// Files, directories and the like that it has.
@@ -212,9 +222,12 @@ pub struct Collection {
     pub retry: bool,
     /// How long it took.
     pub millis: u64,
-    /// References to chunks, a chunk as often as it is referred to.
+    /// References of files to chunks, a chunk as often as it is referred to.
     pub references: u64,
-    /// Chunks that are referred to.
+    /// Nodes of trees, each once.
+    #[serde(default)]
+    pub nodes: u64,
+    /// Chunks that are referred to, nodes among them.
     pub live_chunks: u64,
     /// What these take.
     pub live_bytes: u64,
@@ -249,6 +262,7 @@ impl Collection {
             retry: false,
             millis: 0,
             references: 0,
+            nodes: 0,
             live_chunks: 0,
             live_bytes: 0,
             dead_chunks: 0,
@@ -323,6 +337,8 @@ impl Session {
             run: record.run.clone(),
             created: show_time(record.created),
             expires: record.expires.map(show_time),
+            commit: info.record.commit.map(|commit| commit.to_string()),
+            branch: info.record.branch.clone(),
             used_bytes: info.flush.totals.usage.bytes,
             inodes: info.flush.totals.usage.inodes,
         }

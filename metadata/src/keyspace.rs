@@ -41,6 +41,7 @@
 //! | inode: u64, `1`, h62(name): u64, name: bytes to end | `Entry` |
 //! | inode: u64, `2`, block: u32 | `Block` |
 //! | inode: u64, `4`, parent: u64, name: bytes to end | empty: a further hard link |
+//! | `0`: u64, `5`, id: 16 bytes | `Conflict`: what a merge could not decide |
 
 mod decode;
 
@@ -456,6 +457,12 @@ pub fn commits(workspace: WorkspaceId, first: CommitId, last: CommitId) -> KeyRa
     }
 }
 
+/// The commits of all workspaces.
+#[must_use]
+pub fn all_commits() -> KeyRange {
+    KeyRange::prefix(&[table::COMMIT])
+}
+
 /// A ref.
 #[must_use]
 pub fn reference(workspace: WorkspaceId, name: &str) -> Vec<u8> {
@@ -575,6 +582,10 @@ pub mod image {
     const ENTRY: u8 = 1;
     const BLOCK: u8 = 2;
     const LINK: u8 = 4;
+    const CONFLICT: u8 = 5;
+
+    /// The inode under whose number the image's own records are. It is never given out.
+    pub const RECORDS: InodeId = InodeId::new(0);
 
     /// A decoded image key.
     #[derive(Clone, Debug, PartialEq, Eq)]
@@ -613,6 +624,8 @@ pub mod image {
             /// The first block that is gone.
             first: u32,
         },
+        /// A conflict of a merge, by its id.
+        Conflict([u8; 16]),
     }
 
     impl ImageKey {
@@ -625,6 +638,7 @@ pub mod image {
                 | Self::Link { inode, .. }
                 | Self::Cut { inode, .. } => *inode,
                 Self::Entry { dir, .. } => *dir,
+                Self::Conflict(_) => RECORDS,
             }
         }
     }
@@ -728,6 +742,18 @@ pub mod image {
         }
     }
 
+    /// The conflict `id`.
+    #[must_use]
+    pub fn conflict(id: &[u8; 16]) -> Vec<u8> {
+        key(RECORDS, CONFLICT, &[id])
+    }
+
+    /// All conflicts.
+    #[must_use]
+    pub fn conflicts() -> KeyRange {
+        KeyRange::prefix(&key(RECORDS, CONFLICT, &[]))
+    }
+
     /// Decodes an image key.
     ///
     /// # Errors
@@ -765,6 +791,11 @@ pub mod image {
                     parent,
                     name: name(fields.tail())?,
                 }
+            }
+            CONFLICT if inode == RECORDS => {
+                let id = fields.array()?;
+                fields.end()?;
+                ImageKey::Conflict(id)
             }
             _ => return Err(KeyError::WrongTable),
         })

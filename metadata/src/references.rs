@@ -1,23 +1,41 @@
 //! Every chunk that the store refers to: what a collection must keep.
 //!
-//! The roots today are the deltas of all sessions. Whatever else comes to refer to chunks (trees of
-//! commits, pins) is added to [`References`], and must follow the rules of
-//! `docs/design/0002-collection.md`: a reference that is made while a walk runs is made under a
-//! hold, by a `put` or with a `touch`.
+//! The roots are the deltas of all sessions, the trees that are their bases, and the trees of all
+//! commits, and are read in this order. Whatever else comes to refer to chunks is added to
+//! [`References`], and must follow the rules of `docs/design/0002-collection.md`: a reference that is
+//! made while a walk runs is made under a hold, by a `put` or with a `touch`; a root that is copied
+//! meanwhile is added to the walk.
+//!
+//! A tree's nodes are chunks too. Each is visited once, whoever names it: their ids are all that is
+//! remembered, 40 to 80 bytes for each of some 15 KiB of trees.
 
-use base::{ChunkId, DomainId};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+
+use base::{ChunkId, CommitId, DomainId, NodeId, SessionId, TenantId, WorkspaceId};
 use bytes::Bytes;
 
 use crate::image::Body;
-use crate::keyspace::image::ImageKey;
+use crate::keyspace::image::{self as keys, ImageKey};
 use crate::keyspace::{self, Key};
 use crate::kv::{Isolation, KeyRange, Kv, KvError, RangeLimit, Transaction};
 use crate::layers::{LayerId, untag};
 use crate::record::block;
+use crate::record::commit::CommitRecord;
 use crate::record::session::SessionRecord;
+use crate::record::workspace::{TenantRecord, WorkspaceRecord};
+use crate::store::GreyRoot;
+use crate::tree::{Node, Root, Tree, TreeError, TreeKeys, Trees, Walk};
 
 /// Keys read in one transaction.
 const PAGE: usize = 1000;
+
+/// Most sessions read in one transaction: each is a read of its own.
+const SESSIONS_MAX: usize = 100;
+
+/// Most nodes read in one step: about as many references as a page of keys has.
+const NODES_MAX: usize = 16;
 
 /// Why not every reference is known. Nothing may then be collected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -33,6 +51,48 @@ pub enum ReferenceError {
         /// In what way.
         why: String,
     },
+    /// A tree cannot be read, so that what it refers to is not known.
+    #[error("{of}: {error}; `holdfast check` tells more")]
+    Tree {
+        /// What has it.
+        of: Referrer,
+        /// Why.
+        #[source]
+        error: TreeError,
+    },
+}
+
+impl ReferenceError {
+    /// Whether a later try may do better.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Kv(KvError::Corrupt(_)) | Self::Corrupt { .. } => false,
+            Self::Kv(_) => true,
+            Self::Tree { error, .. } => matches!(error, TreeError::Unavailable(_)),
+        }
+    }
+}
+
+/// What has a tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Referrer {
+    /// A session, as its base.
+    Session(SessionId),
+    /// A commit.
+    Commit(CommitId),
+    /// A session or a commit that was made while the walk ran.
+    Copy,
+}
+
+impl fmt::Display for Referrer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Session(id) => write!(f, "session {id}"),
+            Self::Commit(id) => write!(f, "commit {id}"),
+            Self::Copy => write!(f, "a new session or commit"),
+        }
+    }
 }
 
 /// What a walk has seen.
@@ -40,27 +100,86 @@ pub enum ReferenceError {
 pub struct ReferenceCounts {
     /// Keys read.
     pub keys: u64,
-    /// References to chunks, the same chunk as often as it is referred to.
+    /// References of files to chunks: in deltas, and in nodes, each of which counts once.
     pub references: u64,
+    /// Nodes of trees, each once.
+    pub nodes: u64,
 }
 
-/// A walk over every reference to a chunk, page by page.
+/// A walk over every reference to a chunk, step by step.
 ///
-/// Each page is a transaction of its own. So a reference that exists all the time is seen, and one
-/// that is made or removed meanwhile may be seen or not. A chunk that is referred to more than once
-/// is named more than once.
-#[derive(Clone, Debug)]
+/// Each step that reads keys is a transaction of its own. So a reference that exists all the time is
+/// seen, and one that is made or removed meanwhile may be seen or not. A chunk that is referred to
+/// more than once is named more than once.
+#[derive(Debug)]
 pub struct References {
-    rest: Option<KeyRange>,
+    trees: Arc<dyn Trees>,
+    page: usize,
+    phase: Phase,
+    /// Trees that were found and not walked. Those of one page, and copies.
+    found: VecDeque<Found>,
+    /// Copies, by now.
+    added: HashSet<GreyRoot>,
+    walk: Option<TreeWalk>,
+    visited: HashMap<DomainId, HashSet<NodeId>>,
+    /// The workspace of the last tree.
+    opened: Option<(WorkspaceId, Opened)>,
     counts: ReferenceCounts,
 }
 
+/// What is left of the records that refer to something.
+#[derive(Clone, Debug)]
+enum Phase {
+    Deltas(KeyRange),
+    Sessions(KeyRange),
+    Commits(KeyRange),
+    Done,
+}
+
+/// A tree that is to be walked.
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    of: Referrer,
+    /// As the session says.
+    tenant: Option<TenantId>,
+    workspace: WorkspaceId,
+    root: Root,
+}
+
+/// The trees of a workspace.
+#[derive(Clone, Debug)]
+struct Opened {
+    tenant: TenantId,
+    domain: DomainId,
+    tree: Tree,
+}
+
+#[derive(Debug)]
+struct TreeWalk {
+    of: Referrer,
+    domain: DomainId,
+    walk: Walk,
+}
+
 impl References {
-    /// A walk from the start.
+    /// A walk from the start. Nodes are read from `trees`.
     #[must_use]
-    pub fn new() -> Self {
+    pub fn new(trees: Arc<dyn Trees>) -> Self {
+        Self::with_page(trees, PAGE)
+    }
+
+    /// A walk that reads up to `page` keys in a step, at least one.
+    #[must_use]
+    pub fn with_page(trees: Arc<dyn Trees>, page: usize) -> Self {
         Self {
-            rest: Some(keyspace::all_deltas()),
+            trees,
+            page: page.max(1),
+            phase: Phase::Deltas(keyspace::all_deltas()),
+            found: VecDeque::new(),
+            added: HashSet::new(),
+            walk: None,
+            visited: HashMap::new(),
+            opened: None,
             counts: ReferenceCounts::default(),
         }
     }
@@ -71,7 +190,26 @@ impl References {
         self.counts
     }
 
-    /// Calls `each` for the references of the next page. Tells whether there are more pages.
+    /// Adds roots that were copied while the walk ran: the next steps walk their trees. Tells whether
+    /// there are any that were not added before; they alone are more to do.
+    pub fn add(&mut self, copied: impl IntoIterator<Item = GreyRoot>) -> bool {
+        let mut is_more = false;
+        for grey in copied {
+            if self.added.insert(grey) {
+                is_more = true;
+                self.found.push_back(Found {
+                    of: Referrer::Copy,
+                    tenant: None,
+                    workspace: grey.workspace,
+                    root: grey.root,
+                });
+            }
+        }
+        is_more
+    }
+
+    /// Calls `each` for the references of the next step: chunks of files, and nodes under the name
+    /// that they have as chunks. Tells whether there are more steps.
     ///
     /// # Errors
     ///
@@ -79,23 +217,56 @@ impl References {
     ///
     /// # Cancellation
     ///
-    /// Safe to drop: the same page is read again.
+    /// Safe to drop: what was not told is read again.
     pub async fn next(
         &mut self,
         kv: &dyn Kv,
         mut each: impl FnMut(DomainId, ChunkId) + Send,
     ) -> Result<bool, ReferenceError> {
-        let Some(range) = &self.rest else {
-            return Ok(false);
-        };
+        if self.walk.is_some() {
+            self.walk_on(&mut each).await?;
+        } else if let Some(found) = self.found.front().copied() {
+            self.walk = Some(self.begin_walk(kv, found).await?);
+            self.found.pop_front();
+        } else {
+            self.phase = match &self.phase {
+                Phase::Deltas(range) => {
+                    let range = range.clone();
+                    let rest = self.deltas(kv, &range, &mut each).await?;
+                    rest.map_or(Phase::Sessions(keyspace::all_sessions()), Phase::Deltas)
+                }
+                Phase::Sessions(range) => {
+                    let range = range.clone();
+                    let rest = self.sessions(kv, range).await?;
+                    rest.map_or(Phase::Commits(keyspace::all_commits()), Phase::Sessions)
+                }
+                Phase::Commits(range) => {
+                    let range = range.clone();
+                    let rest = self.commits(kv, &range).await?;
+                    rest.map_or(Phase::Done, Phase::Commits)
+                }
+                Phase::Done => Phase::Done,
+            };
+        }
+        let is_done = matches!(self.phase, Phase::Done);
+        Ok(!is_done || self.walk.is_some() || !self.found.is_empty())
+    }
+
+    /// Reads a page of deltas; gives what is left.
+    async fn deltas(
+        &mut self,
+        kv: &dyn Kv,
+        range: &KeyRange,
+        each: &mut (impl FnMut(DomainId, ChunkId) + Send),
+    ) -> Result<Option<KeyRange>, ReferenceError> {
         let txn = kv.begin();
         // Never committed: nothing to conflict with.
         let page = txn
-            .get_range(range, RangeLimit::pairs(PAGE), Isolation::Snapshot)
+            .get_range(range, RangeLimit::pairs(self.page), Isolation::Snapshot)
             .await?;
         let mut domain: Option<(LayerId, DomainId)> = None;
+        let mut references = Vec::new();
         for (key, stored) in &page.pairs {
-            self.counts.keys += 1;
             let Some((layer, id)) = reference(key, stored)? else {
                 continue;
             };
@@ -104,32 +275,213 @@ impl References {
                 _ => domain_of(txn.as_ref(), layer).await?,
             };
             domain = Some((layer, owner));
+            references.push((owner, id));
+        }
+        self.count_keys(page.pairs.len());
+        for (owner, id) in references {
             self.counts.references += 1;
             each(owner, id);
         }
-        self.rest = match page.pairs.last() {
-            Some((last, _)) if page.more => Some(KeyRange {
-                start: KeyRange::key(last).end,
-                end: range.end.clone(),
-            }),
-            _ => None,
+        Ok(rest(range, page.pairs.last(), page.more))
+    }
+
+    /// Finds the bases of some sessions; gives what is left.
+    async fn sessions(
+        &mut self,
+        kv: &dyn Kv,
+        mut range: KeyRange,
+    ) -> Result<Option<KeyRange>, ReferenceError> {
+        let txn = kv.begin();
+        let mut found = Vec::new();
+        for _ in 0..self.page.min(SESSIONS_MAX) {
+            // Never committed: nothing to conflict with. The first key of a session is its record.
+            let first = txn
+                .get_range(&range, RangeLimit::pairs(1), Isolation::Snapshot)
+                .await?;
+            let Some((key, value)) = first.pairs.first() else {
+                self.found.extend(found);
+                return Ok(None);
+            };
+            self.count_keys(1);
+            let corrupt = |why: String| corrupt_key(key, why);
+            let decoded = keyspace::decode(key).map_err(|why| corrupt(why.to_string()))?;
+            let Key::Meta(id) = decoded else {
+                return Err(corrupt("its session has no record".to_owned()));
+            };
+            let record = SessionRecord::decode(value).map_err(|why| corrupt_session(id, why))?;
+            found.extend(record.base.map(|root| Found {
+                of: Referrer::Session(id),
+                tenant: Some(record.tenant),
+                workspace: record.workspace,
+                root,
+            }));
+            range.start = keyspace::session_all(id).end;
+        }
+        self.found.extend(found);
+        Ok(Some(range))
+    }
+
+    /// Finds the trees of a page of commits; gives what is left.
+    async fn commits(
+        &mut self,
+        kv: &dyn Kv,
+        range: &KeyRange,
+    ) -> Result<Option<KeyRange>, ReferenceError> {
+        // Never committed: nothing to conflict with.
+        let page = kv
+            .begin()
+            .get_range(range, RangeLimit::pairs(self.page), Isolation::Snapshot)
+            .await?;
+        for (key, value) in &page.pairs {
+            let corrupt = |why: String| corrupt_key(key, why);
+            let decoded = keyspace::decode(key).map_err(|why| corrupt(why.to_string()))?;
+            let Key::Commit(workspace, id) = decoded else {
+                return Err(corrupt("it is not of a commit".to_owned()));
+            };
+            let record = CommitRecord::decode(value).map_err(|why| ReferenceError::Corrupt {
+                what: format!("commit {id}"),
+                why: why.to_string(),
+            })?;
+            self.found.push_back(Found {
+                of: Referrer::Commit(id),
+                tenant: None,
+                workspace,
+                root: Root::from_bytes(*record.tree.as_bytes()),
+            });
+        }
+        self.count_keys(page.pairs.len());
+        Ok(rest(range, page.pairs.last(), page.more))
+    }
+
+    async fn begin_walk(&mut self, kv: &dyn Kv, found: Found) -> Result<TreeWalk, ReferenceError> {
+        let opened = match &self.opened {
+            Some((workspace, opened)) if *workspace == found.workspace => opened.clone(),
+            _ => self.open(kv, found).await?,
         };
-        Ok(self.rest.is_some())
+        self.opened = Some((found.workspace, opened.clone()));
+        if found.tenant.is_some_and(|tenant| tenant != opened.tenant) {
+            return Err(ReferenceError::Corrupt {
+                what: found.of.to_string(),
+                why: "it is of another tenant than its workspace".to_owned(),
+            });
+        }
+        Ok(TreeWalk {
+            of: found.of,
+            domain: opened.domain,
+            walk: opened.tree.walk(found.root),
+        })
+    }
+
+    async fn open(&self, kv: &dyn Kv, found: Found) -> Result<Opened, ReferenceError> {
+        let corrupt = |what: String, why: String| ReferenceError::Corrupt { what, why };
+        let (of, id) = (found.of, found.workspace);
+        let what = || format!("workspace {id} of {of}");
+        let missing = || "it has no record".to_owned();
+        let txn = kv.begin();
+        // Never committed: nothing to conflict with.
+        let record = txn
+            .get(&keyspace::workspace(id), Isolation::Snapshot)
+            .await?;
+        let record = record.ok_or_else(|| corrupt(what(), missing()))?;
+        let workspace =
+            WorkspaceRecord::decode(&record).map_err(|why| corrupt(what(), why.to_string()))?;
+        let what = || format!("tenant {} of {of}", workspace.tenant);
+        let record = txn
+            .get(&keyspace::tenant(workspace.tenant), Isolation::Snapshot)
+            .await?;
+        let record = record.ok_or_else(|| corrupt(what(), missing()))?;
+        let tenant =
+            TenantRecord::decode(&record).map_err(|why| corrupt(what(), why.to_string()))?;
+        let domain = DomainId::new(workspace.tenant.raw());
+        let keys = TreeKeys::new(domain, &tenant.domain_key, &workspace.name_key);
+        Ok(Opened {
+            tenant: workspace.tenant,
+            domain,
+            tree: self.trees.open(keys),
+        })
+    }
+
+    /// Reads some nodes of the tree that is walked.
+    async fn walk_on(
+        &mut self,
+        each: &mut (impl FnMut(DomainId, ChunkId) + Send),
+    ) -> Result<(), ReferenceError> {
+        let Some(TreeWalk { of, domain, walk }) = &mut self.walk else {
+            return Ok(());
+        };
+        let (of, domain) = (*of, *domain);
+        let visited = self.visited.entry(domain).or_default();
+        for _ in 0..NODES_MAX.min(self.page) {
+            let next = walk.next(|id| visited.contains(&id)).await;
+            let next = next.map_err(|error| ReferenceError::Tree { of, error })?;
+            let Some(node) = next else {
+                self.walk = None;
+                return Ok(());
+            };
+            visited.insert(node.id());
+            self.counts.nodes += 1;
+            each(domain, ChunkId::new(*node.id().as_bytes()));
+            self.counts.references += leaf_references(of, &node, |id| each(domain, id))?;
+        }
+        Ok(())
+    }
+
+    fn count_keys(&mut self, keys: usize) {
+        self.counts.keys += u64::try_from(keys).unwrap_or(u64::MAX);
     }
 }
 
-impl Default for References {
-    fn default() -> Self {
-        Self::new()
+/// Calls `each` for the chunks that a leaf refers to, and counts them.
+fn leaf_references(
+    of: Referrer,
+    node: &Node,
+    mut each: impl FnMut(ChunkId),
+) -> Result<u64, ReferenceError> {
+    let corrupt = |why: String| ReferenceError::Corrupt {
+        what: format!("tree node {} of {of}", node.id()),
+        why,
+    };
+    let mut references = 0;
+    let mut entries = node.leaf_entries();
+    while let Some((key, value)) = entries.next_entry() {
+        let key = keys::decode(key).map_err(|why| corrupt(why.to_string()))?;
+        if let ImageKey::Block { .. } = key {
+            let block = block::decode(&value).map_err(|why| corrupt(why.to_string()))?;
+            if let Body::Chunk { id, .. } = block.body {
+                references += 1;
+                each(id);
+            }
+        }
+    }
+    Ok(references)
+}
+
+/// What is left of a range after a page.
+fn rest(range: &KeyRange, last: Option<&(Bytes, Bytes)>, more: bool) -> Option<KeyRange> {
+    let (last, _) = last.filter(|_| more)?;
+    Some(KeyRange {
+        start: KeyRange::key(last).end,
+        end: range.end.clone(),
+    })
+}
+
+fn corrupt_key(key: &Bytes, why: String) -> ReferenceError {
+    ReferenceError::Corrupt {
+        what: format!("key {}", key.escape_ascii()),
+        why,
+    }
+}
+
+fn corrupt_session(session: SessionId, why: impl fmt::Display) -> ReferenceError {
+    ReferenceError::Corrupt {
+        what: format!("session {session}"),
+        why: why.to_string(),
     }
 }
 
 /// The layer and the chunk that a stored pair refers to, if it does.
 fn reference(key: &Bytes, stored: &Bytes) -> Result<Option<(LayerId, ChunkId)>, ReferenceError> {
-    let corrupt = |why: String| ReferenceError::Corrupt {
-        what: format!("key {}", key.escape_ascii()),
-        why,
-    };
+    let corrupt = |why: String| corrupt_key(key, why);
     let decoded = keyspace::decode(key).map_err(|why| corrupt(why.to_string()))?;
     let Key::Delta(session, generation, ImageKey::Block { .. }) = decoded else {
         return Ok(None);
@@ -155,10 +507,6 @@ fn reference(key: &Bytes, stored: &Bytes) -> Result<Option<(LayerId, ChunkId)>, 
 /// the last session that lists it. That need not be the one that wrote it.
 async fn domain_of(txn: &dyn Transaction, layer: LayerId) -> Result<DomainId, ReferenceError> {
     let (session, generation) = (layer.session, layer.generation);
-    let corrupt = |why: String| ReferenceError::Corrupt {
-        what: format!("session {session}"),
-        why,
-    };
     // Never committed: nothing to conflict with.
     let mut record = txn
         .get(&keyspace::session_meta(session), Isolation::Snapshot)
@@ -176,8 +524,8 @@ async fn domain_of(txn: &dyn Transaction, layer: LayerId) -> Result<DomainId, Re
                 .await?;
         }
     }
-    let record = record.ok_or_else(|| corrupt("it has files and no record".to_owned()))?;
-    let record = SessionRecord::decode(&record).map_err(|why| corrupt(why.to_string()))?;
+    let record = record.ok_or_else(|| corrupt_session(session, "it has files and no record"))?;
+    let record = SessionRecord::decode(&record).map_err(|why| corrupt_session(session, why))?;
     Ok(DomainId::new(record.tenant.raw()))
 }
 

@@ -1,10 +1,12 @@
 //! The durable objects beside files: tenants, workspaces, sessions, tickets, tokens, history.
 
+mod grey;
 mod history;
 mod sessions;
 mod tickets;
 mod workspaces;
 
+pub use grey::{GreyRoot, GreyRoots};
 pub use history::{
     CommitInfo, LogFilter, LogHeads, LogHeadsError, LogPage, LogQuery, NewCommit, OperationInfo,
     OperationPosition, RefInfo, RefLogEntry, Walk,
@@ -139,6 +141,8 @@ pub struct Store {
     rng: Arc<Rng>,
     /// Who is logged as doing what is done through this.
     actor: Arc<Actor>,
+    /// Who wants to know of roots that are copied.
+    watchers: Arc<grey::Watchers>,
 }
 
 impl Store {
@@ -163,6 +167,7 @@ impl Store {
             clock,
             rng,
             actor: Arc::default(),
+            watchers: Arc::default(),
         };
         store.initialise().await?;
         Ok(store)

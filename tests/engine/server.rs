@@ -151,6 +151,8 @@ impl Server {
                 agent: String::new(),
                 run: String::new(),
                 ttl_seconds: None,
+                version: None,
+                branch: None,
             };
             store.open_session(tenant, open).await.unwrap()
         });
@@ -182,6 +184,8 @@ impl Server {
                 agent: String::new(),
                 run: String::new(),
                 ttl_seconds: None,
+                version: None,
+                branch: None,
             };
             store.open_session(TenantId::DEFAULT, open).await.unwrap()
         });
@@ -301,7 +305,8 @@ impl Server {
             } else {
                 drop(gateway.freeze(session).await);
             }
-            drop(tell.send(()));
+            // Nobody may wait for it any more.
+            let _: Result<(), ()> = tell.send(());
         };
         self.run(async { base::Tasks::new().spawn(work) });
     }
@@ -326,9 +331,7 @@ impl Server {
             ttl_seconds: None,
         };
         let opened = self.run(async {
-            let frozen = gateway.freeze(source).await;
-            frozen.map_err(|error| format!("freeze: {error}"))?;
-            let opened = store.fork_session(tenant, source, fork).await;
+            let opened = gateway.fork(tenant, source, fork).await;
             let opened = opened.map_err(|error| format!("fork: {error}"))?;
             if close {
                 let closed = store.close_session(tenant, source).await;

@@ -88,8 +88,6 @@ fn read(store: &BTreeMap<Vec<u8>, Bytes>, wrong: &mut Vec<String>) -> Contents {
                         .insert(index, block);
                 })
                 .map_err(|error| error.to_string()),
-            // This store is one layer, with nothing below it.
-            Ok(ImageKey::Cut { inode, first }) => Err(format!("cut of {inode:?} at {first}")),
             Ok(ImageKey::Link {
                 inode,
                 parent,
@@ -97,6 +95,9 @@ fn read(store: &BTreeMap<Vec<u8>, Bytes>, wrong: &mut Vec<String>) -> Contents {
             }) => {
                 contents.links.insert((inode, parent, name));
                 Ok(())
+            }
+            Ok(key @ (ImageKey::Cut { .. } | ImageKey::Conflict(_))) => {
+                Err(format!("{key:?} in an image that never needed it"))
             }
             Err(error) => Err(error.to_string()),
         };

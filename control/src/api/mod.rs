@@ -5,6 +5,7 @@
 
 mod gc;
 mod health;
+mod history;
 mod input;
 mod serving;
 mod sessions;
@@ -125,6 +126,34 @@ pub fn router(state: Arc<ApiState>) -> Router {
         .route(
             "/v1/sessions/{session}/tickets/{ticket}",
             axum::routing::delete(sessions::revoke_ticket),
+        )
+        .route("/v1/workspaces/{name}/log", get(history::log))
+        .route("/v1/workspaces/{name}/commit", get(history::show))
+        .route("/v1/workspaces/{name}/diff", get(history::diff))
+        .route(
+            "/v1/workspaces/{name}/refs",
+            get(history::refs).post(history::create_ref),
+        )
+        .route(
+            "/v1/workspaces/{name}/refs/{*reference}",
+            axum::routing::delete(history::delete_ref),
+        )
+        .route(
+            "/v1/workspaces/{name}/protected/{*reference}",
+            axum::routing::put(history::protect_ref).delete(history::unprotect_ref),
+        )
+        .route("/v1/workspaces/{name}/operations", get(history::operations))
+        .route(
+            "/v1/workspaces/{name}/undo",
+            axum::routing::post(history::undo),
+        )
+        .route(
+            "/v1/sessions/{session}/checkpoint",
+            axum::routing::post(history::checkpoint),
+        )
+        .route(
+            "/v1/sessions/{session}/publish",
+            axum::routing::post(history::publish),
         )
         .route("/v1/gc", get(gc::list).post(gc::start))
         .route("/v1/gc/{run}", get(gc::show))

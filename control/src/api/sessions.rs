@@ -64,6 +64,8 @@ pub(super) async fn open(
         agent: asked.agent,
         run: asked.run,
         ttl_seconds: asked.ttl_seconds,
+        version: asked.version,
+        branch: asked.branch,
     };
     let store = state.store.clone();
     let opened = state
@@ -101,11 +103,8 @@ pub(super) async fn fork(
         run: asked.run,
         ttl_seconds: asked.ttl_seconds,
     };
-    let (store, gateway) = (state.store.clone(), Arc::clone(&state.counted.gateway));
-    let work = async move {
-        gateway.freeze(source.id).await?;
-        Ok(store.fork_session(tenant, source.id, fork).await?)
-    };
+    let gateway = Arc::clone(&state.counted.gateway);
+    let work = async move { Ok(gateway.fork(tenant, source.id, fork).await?) };
     let opened = state.to_end_with(work).await?;
     let workspace = workspace_name(&state, opened.session.record.workspace).await?;
     tracing::info!(session = %source.id, fork = %opened.session.id, "session forked");

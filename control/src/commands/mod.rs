@@ -2,6 +2,7 @@
 
 mod check;
 mod gc;
+mod history;
 mod keys;
 mod mount;
 mod serve;
@@ -10,7 +11,7 @@ mod workspace;
 
 use crate::cli::{Cli, Command, ServerArgs};
 use crate::client::Client;
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
 
 /// Runs a command; gives the exit code.
 pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
@@ -20,12 +21,42 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Serve(serve) => serve::serve(serve, json),
         Command::Workspace(command) => workspace::run(command, json),
         Command::Session(command) => session::run(command, json),
+        Command::Log(args) => history::log(&args, json),
+        Command::Show(args) => history::show(&args, json),
+        Command::Diff(args) => history::diff(&args, json),
+        Command::Ref(command) => history::refs(command, json),
+        Command::Op(command) => history::operations(command, json),
         Command::Mount(mount) => mount::run(&mount, json),
         Command::Gc(gc) => gc::run(&gc, json),
         Command::Keys(command) => keys::run(command, json),
         Command::Check(check) => return check::run(&check, json),
     }?;
     Ok(0)
+}
+
+/// Escapes a value of a query, or a part of a path.
+fn escape(text: &str) -> String {
+    let mut escaped = String::new();
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_') {
+            escaped.push(char::from(byte));
+        } else {
+            escaped.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    escaped
+}
+
+/// The session that was said, or the one that `holdfast up` serves.
+fn served(client: &Client, said: Option<String>) -> Result<String, Failure> {
+    let served = || client.control().and_then(|control| control.session.clone());
+    said.or_else(served).ok_or_else(no_session)
+}
+
+fn no_session() -> Failure {
+    let message = "which session? Give an id of `holdfast session ls`; `mount` can open one \
+                   with --workspace";
+    Failure::new(FailureKind::Usage, message)
 }
 
 fn client(server: &ServerArgs) -> Result<Client, Failure> {

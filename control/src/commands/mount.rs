@@ -7,6 +7,7 @@ use std::process::Command;
 use rustix::mount::MountFlags;
 
 use super::client;
+use super::served;
 use super::session::{make_ticket, path_of};
 use crate::cli;
 use crate::client::Client;
@@ -77,8 +78,7 @@ fn session(args: &cli::Mount, client: &Client) -> Result<String, Failure> {
         let opened: OpenedSession = client.post("/v1/sessions", &open)?;
         return Ok(opened.session.id);
     }
-    let served = client.control().and_then(|control| control.session.clone());
-    served.ok_or_else(no_session)
+    served(client, None)
 }
 
 fn mount_or_print(
@@ -130,12 +130,6 @@ fn quote(text: &str) -> String {
         return text.to_owned();
     }
     format!("'{}'", text.replace('\'', r"'\''"))
-}
-
-fn no_session() -> Failure {
-    let message = "which session? Give --session with an id of `holdfast session ls`, or \
-                   --workspace to open one";
-    Failure::new(FailureKind::Usage, message)
 }
 
 fn run_command(mount: &Mount, dir: &Path) -> Result<(), Failure> {

@@ -1,7 +1,7 @@
 //! `holdfast session`.
 
-use super::client;
 use super::workspace::PAGES_MAX;
+use super::{client, escape, history, served};
 use crate::cli::{ForkArgs, Grant, OpenArgs, SessionCommand, TicketArgs};
 use crate::client::Client;
 use crate::failure::{Failure, FailureKind};
@@ -15,6 +15,8 @@ pub(super) fn run(command: SessionCommand, json: bool) -> Result<(), Failure> {
     match command {
         SessionCommand::Open(args) => open(args, json),
         SessionCommand::Fork(args) => fork(args, json),
+        SessionCommand::Checkpoint(args) => history::checkpoint(args, json),
+        SessionCommand::Publish(args) => history::publish(args, json),
         SessionCommand::Ls { workspace, server } => {
             list(&client(&server)?, workspace.as_deref(), json)
         }
@@ -65,6 +67,8 @@ fn open(args: OpenArgs, json: bool) -> Result<(), Failure> {
         agent: args.agent,
         run: args.run,
         ttl_seconds: args.ttl.map(|ttl| ttl.0.as_secs()),
+        version: args.version,
+        branch: args.branch,
     };
     let opened: OpenedSession = client(&args.server)?.post("/v1/sessions", &open)?;
     tell_opened(&opened, json)
@@ -78,8 +82,9 @@ fn fork(args: ForkArgs, json: bool) -> Result<(), Failure> {
         run: args.run,
         ttl_seconds: args.ttl.map(|ttl| ttl.0.as_secs()),
     };
-    let path = path_of(&args.session, "/fork")?;
-    let opened: OpenedSession = client(&args.server)?.post(&path, &fork)?;
+    let client = client(&args.server)?;
+    let path = path_of(&served(&client, args.session)?, "/fork")?;
+    let opened: OpenedSession = client.post(&path, &fork)?;
     tell_opened(&opened, json)
 }
 
@@ -156,6 +161,8 @@ fn show(session: &Session, json: bool) -> Result<(), Failure> {
         format!("state      {}", session.state),
         format!("access     {access}"),
         format!("identity   {}", session.identity),
+        format!("commit     {}", session.commit.as_deref().unwrap_or("none")),
+        format!("branch     {}", session.branch),
         format!("agent      {}", session.agent),
         format!("run        {}", session.run),
         format!("created    {}", session.created),
@@ -164,19 +171,6 @@ fn show(session: &Session, json: bool) -> Result<(), Failure> {
         format!("inodes     {}", session.inodes),
     ];
     output::text(&lines.map(|line| line.trim_end().to_owned()).join("\n"))
-}
-
-/// Escapes a query's value.
-fn escape(text: &str) -> String {
-    let mut escaped = String::new();
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_') {
-            escaped.push(char::from(byte));
-        } else {
-            escaped.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    escaped
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use crate::keyspace;
 use crate::keyspace::image::{self as keys, ImageKey};
 use crate::kv::KvError;
 use crate::layers::{ImageError, ImageScan, Layers};
+use crate::record::conflict::Conflict;
 use crate::record::entry::Entry;
 use crate::record::inode::InodeRecord;
 use crate::record::session::{FlushRecord, SessionRecord};
@@ -50,6 +51,7 @@ struct Seen {
     links: u64,
     used: u64,
     blocks: u64,
+    conflicts: u64,
 }
 
 impl Checker<'_> {
@@ -110,7 +112,7 @@ impl Checker<'_> {
             None if record.base.is_some() => return Ok(None),
             None => &NoTrees,
         };
-        Ok(tenant.map(|tenant| tree_of(trees, record, &tenant, workspace)))
+        Ok(tenant.map(|tenant| tree_of(trees, record.tenant, &tenant, workspace)))
     }
 
     async fn begin_walk(
@@ -192,6 +194,15 @@ impl Checker<'_> {
             }
             // Told before, as an item of its own.
             ImageKey::Cut { .. } => {}
+            ImageKey::Conflict(id) => {
+                let decoded = Conflict::decode(value);
+                self.image_record(walk, keys::RECORDS, "conflict", decoded);
+                if Conflict::id(value) != id {
+                    let what = "a conflict is not where its content belongs";
+                    self.inode_problem(walk, keys::RECORDS, what);
+                }
+                seen.conflicts += 1;
+            }
         }
         Ok(())
     }
@@ -301,6 +312,9 @@ impl Checker<'_> {
     async fn check_inode(&mut self, walk: &mut Walk, seen: Seen) -> Result<(), KvError> {
         let inode = seen.inode;
         let Some(record) = &seen.record else {
+            if seen.is_records() {
+                return Ok(());
+            }
             self.inode_problem(walk, inode, "has content but no attributes");
             return Ok(());
         };
@@ -446,7 +460,14 @@ impl Seen {
             links: 0,
             used: 0,
             blocks: 0,
+            conflicts: 0,
         }
+    }
+
+    /// Whether these are an image's own records and nothing else.
+    fn is_records(&self) -> bool {
+        let of_an_inode = self.entries + self.links + self.blocks;
+        self.inode == keys::RECORDS && self.conflicts > 0 && of_an_inode == 0
     }
 
     /// Where attributes say something else than was seen.

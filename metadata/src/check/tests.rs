@@ -16,6 +16,7 @@ use crate::kv::{Isolation, KeyRange};
 use crate::layers::Layers;
 use crate::ops::{self, Context, How, Node};
 use crate::record::commit::{Provenance, Statistics};
+use crate::record::conflict::{Conflict, ConflictKind, Place, Resolution};
 use crate::record::entry::Entry;
 use crate::record::inode::InodeRecord;
 use crate::record::operation::{Action, Cause};
@@ -67,6 +68,8 @@ impl World {
             agent: String::new(),
             run: String::new(),
             ttl_seconds: None,
+            version: None,
+            branch: None,
         };
         let opened = store.open_session(TenantId::DEFAULT, open).await.unwrap();
         let session = opened.session.id;
@@ -678,4 +681,46 @@ async fn keys_that_lead_nowhere_are_told() {
     let counter = keyspace::inodes(world.workspace);
     let parts = ["was never given out", "did not give it"];
     told(&world, &counter, &(1_u64 << 20).to_le_bytes(), &parts).await;
+}
+
+#[tokio::test]
+async fn conflicts_are_read_and_lie_where_they_belong() {
+    let mut world = World::new().await;
+    world.furnish().await;
+    let conflict = Conflict {
+        kind: ConflictKind::Content,
+        resolution: Resolution::Ours,
+        place: Place {
+            inode: InodeId::ROOT,
+            path: Bytes::new(),
+        },
+        aside: None,
+        base: None,
+        ours: None,
+        theirs: None,
+    };
+    let value = conflict.encode();
+    let key = world.image_key(&keys::conflict(&Conflict::id(&value)));
+    let elsewhere = world.image_key(&keys::conflict(&[7; 16]));
+    let parts = ["a conflict is not where its content belongs"];
+    told(&world, &elsewhere, &tagged(&value), &parts).await;
+    let parts = ["conflict: record is truncated"];
+    told(&world, &key, &tagged(&value[..9]), &parts).await;
+    let alien = world.image_key(&keys::inode(keys::RECORDS));
+    let record = stored(&world, InodeId::ROOT).await;
+    let parts = ["has a number that was never given out"];
+    told(&world, &alien, &tagged(&record.encode()), &parts).await;
+
+    world.damage(&key, Some(&tagged(&value))).await;
+    let report = world.check().await;
+    assert!(report.is_clean(), "{}", problems(&report));
+    let block = world.image_key(&keys::block(keys::RECORDS, 0));
+    let hole = crate::record::block::encode(&Block::inline(Bytes::from_static(b"x")));
+    told(
+        &world,
+        &block,
+        &tagged(&hole),
+        &["has content but no attributes"],
+    )
+    .await;
 }

@@ -103,6 +103,8 @@ impl Group {
                     add_name(&mut self.added, inode, place)?;
                 }
             }
+            // Of the commit, and of no file.
+            ImageKey::Conflict(_) => {}
             // In deltas only.
             ImageKey::Cut { .. } => return Err(KeyError::WrongTable.into()),
         }

@@ -207,6 +207,7 @@ mod tests {
                         name,
                     } => image::link(*inode, *parent, name),
                     ImageKey::Cut { inode, first } => image::cut(*inode, *first),
+                    ImageKey::Conflict(id) => image::conflict(id),
                 });
                 key
             }
@@ -242,6 +243,7 @@ mod tests {
             Key::OperationLog(workspace, Timestamp::new(2, 3), OperationId::new(4)),
             Key::Operation(workspace, OperationId::new(4)),
             delta(ImageKey::Cut { inode, first: 7 }),
+            delta(ImageKey::Conflict([8; 16])),
             delta(ImageKey::Inode(inode)),
             delta(ImageKey::Block { inode, index: 1 }),
             delta(ImageKey::Entry {

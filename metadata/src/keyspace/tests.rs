@@ -37,6 +37,7 @@ fn image_keys() -> impl Strategy<Value = ImageKey> {
             name
         }),
         (inodes(), any::<u32>()).prop_map(|(inode, first)| ImageKey::Cut { inode, first }),
+        any::<[u8; 16]>().prop_map(ImageKey::Conflict),
     ]
 }
 
@@ -51,6 +52,7 @@ fn encode(key: &ImageKey) -> Vec<u8> {
             name,
         } => image::link(*inode, *parent, name),
         ImageKey::Cut { inode, first } => image::cut(*inode, *first),
+        ImageKey::Conflict(id) => image::conflict(id),
     }
 }
 
@@ -86,6 +88,8 @@ proptest! {
         let cuts = image::cuts_from(inode, first);
         let is_cut = matches!(&key, ImageKey::Cut { inode: at, first: cut } if *at == inode && *cut >= first);
         prop_assert_eq!(cuts.contains(&bytes), is_cut);
+        let is_conflict = matches!(&key, ImageKey::Conflict(_));
+        prop_assert_eq!(image::conflicts().contains(&bytes), is_conflict);
     }
 
     #[test]

@@ -26,6 +26,9 @@ enum Step {
     Entry(u64, u8),
     NoEntry(u64, u8),
     Gone(u64),
+    /// A record of the image itself.
+    Conflict(u8),
+    NoConflict(u8),
     /// What was done so far is written.
     Flush,
     Freeze,
@@ -48,6 +51,8 @@ fn steps() -> impl Strategy<Value = Step> {
         3 => (inode(), 0..4_u8).prop_map(|(inode, name)| Step::Entry(inode, name)),
         2 => (inode(), 0..4_u8).prop_map(|(inode, name)| Step::NoEntry(inode, name)),
         1 => inode().prop_map(Step::Gone),
+        2 => (0..3_u8).prop_map(Step::Conflict),
+        1 => (0..3_u8).prop_map(Step::NoConflict),
         6 => Just(Step::Flush),
         2 => Just(Step::Freeze),
         2 => Just(Step::Fold),
@@ -128,6 +133,8 @@ impl World {
             Step::NoEntry(inode, name) if alive(inode) => {
                 self.remove(entry(*inode, *name));
             }
+            Step::Conflict(id) => self.set(keys::conflict(&[*id; 16]), value),
+            Step::NoConflict(id) => self.remove(keys::conflict(&[*id; 16])),
             // The root stays.
             Step::Gone(inode) if *inode > 1 && self.gone.insert(*inode) => {
                 self.clear(Clear::Inode(InodeId::new(*inode)));
@@ -174,6 +181,10 @@ impl World {
                 self.verify_pages(kv, id, page).await;
             }
         }
+        let txn = kv.begin();
+        let range = keys::conflicts();
+        let found = self.layers.scan(txn.as_ref(), &range, 100).await.unwrap();
+        assert_eq!(found.pairs, self.expected(&range), "conflicts");
         self.verify_all(kv).await;
     }
 

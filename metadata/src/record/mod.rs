@@ -5,6 +5,7 @@
 
 pub mod block;
 pub mod commit;
+pub mod conflict;
 pub mod entry;
 pub mod inode;
 pub mod operation;

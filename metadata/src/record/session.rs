@@ -1,6 +1,6 @@
 //! Records of a session: what it is, who owns it, what its last flush was, and stored replies.
 
-use base::{Epoch, GatewayId, SessionId, TenantId, Timestamp, WorkspaceId};
+use base::{CommitId, Epoch, GatewayId, SessionId, TenantId, Timestamp, WorkspaceId};
 use bytes::Bytes;
 
 use super::{Reader, RecordError, Writer};
@@ -55,6 +55,10 @@ pub struct SessionRecord {
     pub generation: u32,
     /// The frozen layers under it, newest first.
     pub frozen: Vec<LayerId>,
+    /// The commit that its content was made on top of, if there is one.
+    pub commit: Option<CommitId>,
+    /// The branch that it publishes to.
+    pub branch: String,
     /// The tree below the layers; `None` if there is nothing but a root directory.
     pub base: Option<Root>,
     /// Usage of the image that the frozen layers and the base make.
@@ -103,6 +107,13 @@ impl SessionRecord {
             to.u64(layer.session.raw());
             to.u32(layer.generation);
         }
+        to.u8(u8::from(self.commit.is_some()));
+        to.raw(
+            self.commit
+                .map_or([0; 32], |commit| *commit.as_bytes())
+                .as_slice(),
+        );
+        to.bytes(self.branch.as_bytes());
         to.u8(u8::from(self.base.is_some()));
         to.raw(&self.base.unwrap_or_default().to_bytes());
         to.u64(self.frozen_usage.bytes);
@@ -149,6 +160,8 @@ impl SessionRecord {
                 generation: from.u32()?,
             });
         }
+        let commit = (from.flag()?, CommitId::new(from.array()?));
+        let branch = from.text()?;
         let base = (from.flag()?, Root::from_bytes(from.array()?));
         let frozen_usage = Usage {
             bytes: from.u64()?,
@@ -168,6 +181,8 @@ impl SessionRecord {
             identity,
             generation,
             frozen,
+            commit: commit.0.then_some(commit.1),
+            branch,
             base: base.0.then_some(base.1),
             frozen_usage,
             revocation,
@@ -314,6 +329,8 @@ mod tests {
                 session: SessionId::new(9),
                 generation: 8,
             }],
+            commit: Some(CommitId::new([8; 32])),
+            branch: "main".into(),
             base: Some(Root::from_bytes([7; 32])),
             frozen_usage: Usage {
                 bytes: 5,

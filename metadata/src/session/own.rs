@@ -3,7 +3,7 @@
 //! Whoever commits a raised epoch owns the session. Every flush conflicts with a change of the
 //! owner record, so the owner before cannot write any more, whether it has noticed or not.
 
-use base::{DomainId, Epoch, GatewayId, InodeId, SessionId};
+use base::{DomainId, Epoch, GatewayId, InodeId, SessionId, TenantId};
 use bytes::Bytes;
 
 use super::flush::Fence;
@@ -16,7 +16,7 @@ use crate::record::inode::InodeRecord;
 use crate::record::session::{FlushRecord, OwnerRecord, ReplyRecord, SessionRecord, SessionState};
 use crate::record::workspace::{TenantRecord, WorkspaceRecord};
 use crate::stat::{Device, FileKind, Stat};
-use crate::tree::{Tree, TreeKeys, Trees};
+use crate::tree::{Root, Tree, TreeError, TreeKeys, Trees};
 
 /// Most attempts at a takeover before the caller hears of it.
 const ATTEMPTS_MAX: u32 = 20;
@@ -136,7 +136,7 @@ async fn try_take_over(
             id,
             &session,
             &workspace,
-            tree_of(trees, &session, &tenant, &workspace),
+            tree_of(trees, session.tenant, &tenant, &workspace),
         ),
         open_is_empty,
         fence: Fence::new(id, owner, flush.number, committed.version),
@@ -185,11 +185,11 @@ async fn stored_replies(
 #[must_use]
 pub fn tree_of(
     trees: &dyn Trees,
-    session: &SessionRecord,
+    id: TenantId,
     tenant: &TenantRecord,
     workspace: &WorkspaceRecord,
 ) -> Tree {
-    let domain = DomainId::new(session.tenant.raw());
+    let domain = DomainId::new(id.raw());
     let keys = TreeKeys::new(domain, &tenant.domain_key, &workspace.name_key);
     trees.open(keys)
 }
@@ -214,6 +214,17 @@ pub fn session_layers(
         },
     };
     Layers::new(open, record.frozen.clone(), base)
+}
+
+/// The tree of an image in which nothing was ever changed: a root directory. Stores it.
+///
+/// # Errors
+///
+/// The store of nodes fails.
+pub async fn empty_image(tree: &Tree, workspace: &WorkspaceRecord) -> Result<Root, TreeError> {
+    let key = keyspace::image::inode(InodeId::ROOT);
+    let value = root_record(workspace).encode();
+    Ok(tree.build([(key, value)]).await?.root)
 }
 
 /// The root directory of an image in which it was never changed.

@@ -1,9 +1,9 @@
 //! Sessions: opening, listing, closing.
 
-use base::{Epoch, GatewayId, SessionId, TenantId, Timestamp, WorkspaceId};
+use base::{CommitId, Epoch, GatewayId, SessionId, TenantId, Timestamp, WorkspaceId};
 use bytes::Bytes;
 
-use super::history::write_operation;
+use super::history::{CommitInfo, write_operation};
 use super::tickets::{NewTicket, TICKETS_READ_MAX, hash_in_index, write_ticket};
 use super::{Store, StoreError, damaged};
 use crate::image::{InodeNumbers, Totals, Usage};
@@ -11,6 +11,7 @@ use crate::keyspace;
 use crate::kv::{Isolation, KeyRange, RangeLimit, Transaction};
 use crate::layers::LayerId;
 use crate::record::operation::{Action, Actor, OperationRecord};
+use crate::record::reference::{RefKind, RefName};
 use crate::record::session::{FlushRecord, Identity, OwnerRecord, SessionRecord, SessionState};
 use crate::transact::{Budget, Earlier};
 use crate::tree::Root;
@@ -36,6 +37,11 @@ pub struct OpenSession {
     pub run: String,
     /// Seconds until it ends by itself.
     pub ttl_seconds: Option<u64>,
+    /// The version whose content it begins with; the branch `main` if `None`, and nothing if there
+    /// is none yet.
+    pub version: Option<String>,
+    /// The branch that it publishes to; the one that `version` names, else `main`, if `None`.
+    pub branch: Option<String>,
 }
 
 /// A session.
@@ -104,8 +110,11 @@ impl Store {
         check_label("agent", &open.agent)?;
         check_label("run", &open.run)?;
         let workspace = self.workspace_by_name(tenant, &open.workspace).await?;
+        let (commit, branch) = self.starting_point(workspace.id, &open).await?;
         let id = SessionId::new((self.rng.u64() >> 1).max(1));
         let now = self.clock.wall();
+        let (base, usage) = content_of(commit.as_ref());
+        let commit = commit.map(|commit| commit.id);
         let record = SessionRecord {
             tenant,
             workspace: workspace.id,
@@ -114,8 +123,10 @@ impl Store {
             identity: open.identity,
             generation: 1,
             frozen: Vec::new(),
-            base: None,
-            frozen_usage: Usage::default(),
+            commit,
+            branch,
+            base,
+            frozen_usage: usage,
             revocation: 1,
             agent: open.agent,
             run: open.run,
@@ -127,9 +138,10 @@ impl Store {
             ..NewTicket::of(id)
         };
         let text = self.ticket_text();
+        let flush = first_flush(usage);
         let action = Action::SessionOpened {
             session: id,
-            commit: None,
+            commit,
         };
         let log = self.logged(&record.agent, &record.run, action);
         let (kept, kept_ticket, kept_text) = (&record, &ticket, text.as_str());
@@ -139,6 +151,9 @@ impl Store {
                 // Blind writes under a fresh number: right however often they are applied.
                 Box::pin(async move {
                     txn.set(&keyspace::session_meta(id), &kept.encode());
+                    if kept.base.is_some() {
+                        txn.set(&keyspace::session_flush(id), &flush.encode());
+                    }
                     txn.set(&keyspace::session_of(tenant, kept.workspace, id), &[]);
                     write_ticket(txn, kept_ticket, kept_text);
                     write_operation(txn, kept.workspace, operation, now, log);
@@ -146,19 +161,96 @@ impl Store {
                 })
             })
             .await?;
-        let session = SessionInfo {
-            id,
-            record,
-            flush: FlushRecord::default(),
-        };
+        let session = SessionInfo { id, record, flush };
         Ok(Opened {
             session,
             ticket: text,
         })
     }
 
+    /// The commit that a session is to begin with, and the branch that it is to publish to.
+    async fn starting_point(
+        &self,
+        workspace: WorkspaceId,
+        open: &OpenSession,
+    ) -> Result<(Option<CommitInfo>, String), StoreError> {
+        let main = RefName::main();
+        let named = |text: &str| RefName::new(text).ok();
+        let (commit, name) = match &open.version {
+            Some(text) => {
+                let commit = self.resolve_version(workspace, text).await?;
+                (Some(commit), named(text))
+            }
+            None => match self.reference(workspace, &main).await {
+                Ok(found) => {
+                    let id = found.record.state.commit;
+                    (Some(self.commit(workspace, id).await?), Some(main.clone()))
+                }
+                Err(StoreError::NotFound { .. }) => (None, Some(main.clone())),
+                Err(error) => return Err(error),
+            },
+        };
+        if let Some(branch) = &open.branch {
+            let branch = RefName::new(branch).map_err(|error| StoreError::Invalid {
+                why: format!("branch {branch:?}: {error}"),
+            })?;
+            return Ok((commit, branch.as_str().to_owned()));
+        }
+        // A version that is a branch's name is to be published there; a tag's or an id is not.
+        let branch = match name {
+            Some(name) if open.version.is_some() => match self.reference(workspace, &name).await {
+                Ok(found) if found.record.state.kind == RefKind::Branch => name,
+                Ok(_) | Err(StoreError::NotFound { .. }) => main,
+                Err(error) => return Err(error),
+            },
+            _ => main,
+        };
+        Ok((commit, branch.as_str().to_owned()))
+    }
+
+    /// Says that a session now stands on the commit `to`, if it stood on `from`.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`; `Refused` if it stands on another; or the store fails.
+    ///
+    /// # Cancellation
+    ///
+    /// Not cancel-safe: it may or may not have been changed.
+    pub async fn set_session_commit(
+        &self,
+        tenant: TenantId,
+        id: SessionId,
+        from: Option<CommitId>,
+        to: CommitId,
+    ) -> Result<(), StoreError> {
+        self.transactor
+            .transact(Budget::default(), |txn, _| {
+                Box::pin(async move {
+                    let mut record = require_session(txn, tenant, id).await?;
+                    // Right however often it is applied.
+                    if record.commit == Some(to) {
+                        return Ok(());
+                    }
+                    if record.commit != from {
+                        let why = "another commit of the session was made meanwhile: look at the \
+                                   log and try again"
+                            .to_owned();
+                        return Err(StoreError::Refused { why });
+                    }
+                    record.commit = Some(to);
+                    txn.set(&keyspace::session_meta(id), &record.encode());
+                    Ok(())
+                })
+            })
+            .await
+    }
+
     /// Opens a session with the image that the frozen layers of `source` make, with a first ticket.
     /// What is in the source's open layer is not in the fork: its owner freezes it before.
+    ///
+    /// The caller holds the chunk store from before this call until its end, which is the end of
+    /// the transaction (`docs/design/0002-collection.md`).
     ///
     /// # Errors
     ///
@@ -198,6 +290,10 @@ impl Store {
                     // A fold or the end of the source conflicts with this read, so what is listed
                     // here exists when this is committed.
                     let from = require_session(txn, tenant, source).await?;
+                    // Before this is committed, and while the source still has it.
+                    if let Some(root) = from.base {
+                        self.copying(from.workspace, root);
+                    }
                     let record = SessionRecord {
                         tenant,
                         workspace: from.workspace,
@@ -206,6 +302,8 @@ impl Store {
                         identity: fork.identity.unwrap_or(from.identity),
                         generation: 1,
                         frozen: from.frozen,
+                        commit: from.commit,
+                        branch: from.branch,
                         base: from.base,
                         frozen_usage: from.frozen_usage,
                         revocation: 1,
@@ -214,13 +312,7 @@ impl Store {
                         created: now,
                         expires,
                     };
-                    let flush = FlushRecord {
-                        number: 0,
-                        totals: Totals {
-                            usage: record.frozen_usage,
-                            numbers: InodeNumbers::default(),
-                        },
-                    };
+                    let flush = first_flush(record.frozen_usage);
                     txn.set(&keyspace::session_meta(id), &record.encode());
                     txn.set(&keyspace::session_flush(id), &flush.encode());
                     txn.set(&keyspace::session_of(tenant, record.workspace, id), &[]);
@@ -480,6 +572,28 @@ impl SessionInfo {
     #[must_use]
     pub fn is_expired(&self, now: Timestamp) -> bool {
         self.record.is_expired(now)
+    }
+}
+
+/// The tree of a commit, and what it uses; nothing without a commit.
+fn content_of(commit: Option<&CommitInfo>) -> (Option<Root>, Usage) {
+    match commit {
+        Some(CommitInfo { record, .. }) => {
+            let root = Root::from_bytes(*record.tree.as_bytes());
+            (Some(root), record.usage)
+        }
+        None => (None, Usage::default()),
+    }
+}
+
+/// What stands in place of a flush in a session that has had none.
+fn first_flush(usage: Usage) -> FlushRecord {
+    FlushRecord {
+        number: 0,
+        totals: Totals {
+            usage,
+            numbers: InodeNumbers::default(),
+        },
     }
 }
 

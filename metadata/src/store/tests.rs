@@ -11,6 +11,8 @@ fn open(workspace: &str) -> OpenSession {
         agent: "a".into(),
         run: String::new(),
         ttl_seconds: None,
+        version: None,
+        branch: None,
     }
 }
 
@@ -180,6 +182,8 @@ async fn expired_sessions_are_found_page_by_page() {
     for _ in 0..1_001 {
         let open = OpenSession {
             ttl_seconds: Some(1),
+            version: None,
+            branch: None,
             ..open("w")
         };
         store.open_session(TenantId::DEFAULT, open).await.unwrap();

@@ -44,7 +44,8 @@ pub struct Written {
 ///
 /// Holds one unfinished node and one path of nodes a level, however many changes there are.
 ///
-/// An editor whose method failed or was dropped is of no use any more.
+/// An editor whose change failed or was dropped says [`TreeError::Broken`] to whatever comes after,
+/// unless the change was refused for its order or length.
 #[derive(Debug)]
 pub struct Editor {
     nodes: Nodes,
@@ -53,6 +54,8 @@ pub struct Editor {
     levels: Vec<Level>,
     last_key: Option<KeyBuffer>,
     written: Written,
+    /// A change has begun and has not ended well.
+    is_broken: bool,
 }
 
 /// One level of the new tree.
@@ -84,6 +87,7 @@ impl Editor {
             levels: Vec::new(),
             last_key: None,
             written: Written::default(),
+            is_broken: false,
         })
     }
 
@@ -91,12 +95,12 @@ impl Editor {
     ///
     /// # Errors
     ///
-    /// [`TreeError::Order`] if `key` is not greater than the key before, [`TreeError::TooLong`];
-    /// a node is missing or damaged, or the store fails.
+    /// [`TreeError::Order`] if `key` is not greater than the key before, [`TreeError::TooLong`]: the
+    /// edit is as it was. [`TreeError::Broken`]; a node is missing or damaged, or the store fails.
     ///
     /// # Cancellation
     ///
-    /// Not cancel-safe: the editor is of no use then. The store is none the worse.
+    /// Not cancel-safe: the editor is broken then. The store is none the worse.
     pub async fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), TreeError> {
         if value.len() > VALUE_BYTES_MAX {
             return Err(TreeError::TooLong);
@@ -131,7 +135,18 @@ impl Editor {
         if self.last_key.as_ref().is_some_and(|last| **last >= *key) {
             return Err(TreeError::Order);
         }
+        if self.is_broken {
+            return Err(TreeError::Broken);
+        }
+        self.is_broken = true;
         self.last_key = Some(KeyBuffer::from_slice(key));
+        self.make(key, value).await?;
+        self.is_broken = false;
+        Ok(())
+    }
+
+    /// Makes a change that is right.
+    async fn make(&mut self, key: &[u8], value: Option<&[u8]>) -> Result<(), TreeError> {
         self.fall_in_step(0).await?;
         let leaves = self.level(0)?;
         if leaves.is_in_step {
@@ -285,12 +300,15 @@ impl Editor {
     ///
     /// # Errors
     ///
-    /// A node is missing or damaged, or the store fails. The old version stays.
+    /// [`TreeError::Broken`]; a node is missing or damaged, or the store fails. The old version stays.
     ///
     /// # Cancellation
     ///
     /// Safe to drop: at worst nodes are stored that nobody names.
     pub async fn finish(mut self) -> Result<Edited, TreeError> {
+        if self.is_broken {
+            return Err(TreeError::Broken);
+        }
         self.level(0)?;
         let mut number = 0;
         // Finishing a level may add the one above.

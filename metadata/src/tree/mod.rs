@@ -36,7 +36,7 @@ pub use diff::{Change, Diff};
 pub use diff3::{Diff3, ThreeWay};
 pub use edit::{Edited, Editor, Written};
 pub use memory::{MemoryNodes, MemoryTrees, StoredNode};
-pub use node::{KEY_BYTES_MAX, NODE_BYTES_MAX, Node, NodeError, VALUE_BYTES_MAX};
+pub use node::{KEY_BYTES_MAX, LeafEntries, NODE_BYTES_MAX, Node, NodeError, VALUE_BYTES_MAX};
 pub use scan::Scan;
 pub(crate) use store::NoTrees;
 pub use store::{NodeFuture, NodeStore, Trees};
@@ -195,6 +195,9 @@ pub enum TreeError {
     /// More levels than any tree can need. A bug of ours.
     #[error("tree has too many levels")]
     TooDeep,
+    /// A change of this edit failed or was dropped before. Begin the edit anew.
+    #[error("an earlier change of the edit failed")]
+    Broken,
     /// The device is full.
     #[error("no space is left for tree nodes")]
     NoSpace,

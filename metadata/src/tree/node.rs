@@ -282,6 +282,15 @@ impl Node {
         children
     }
 
+    /// The entries of a leaf, in order. An inner node has none.
+    #[must_use]
+    pub fn leaf_entries(&self) -> LeafEntries {
+        LeafEntries {
+            next: (self.level == 0).then(|| Position::first(self)),
+            is_taken: false,
+        }
+    }
+
     /// The value of `key` in a leaf.
     pub(super) fn value(&self, key: &[u8]) -> Option<Bytes> {
         let position = Position::seek(self, key);
@@ -316,6 +325,27 @@ impl std::fmt::Debug for Node {
             .field("count", &self.count)
             .field("bytes", &self.bytes.len())
             .finish_non_exhaustive()
+    }
+}
+
+/// The entries of a leaf.
+#[derive(Clone, Debug)]
+pub struct LeafEntries {
+    next: Option<Position>,
+    /// The entry at `next` was given out.
+    is_taken: bool,
+}
+
+impl LeafEntries {
+    /// The next key and its value; `None` after the last. The value shares the memory of the node.
+    pub fn next_entry(&mut self) -> Option<(&[u8], Bytes)> {
+        let at = self.next.as_mut()?;
+        if self.is_taken {
+            at.advance();
+        }
+        self.is_taken = true;
+        let value = at.value();
+        Some((at.key()?, value))
     }
 }
 

@@ -12,6 +12,7 @@ use metadata::layers::{Base, ImageError, Layers};
 use metadata::session::fold;
 use metadata::store::StoreError;
 use metadata::tree::{Root, TreeError};
+use tokio::sync::oneshot;
 
 use super::Session;
 use super::freeze::FreezeError;
@@ -25,10 +26,22 @@ const REPLACE_ATTEMPTS_MAX: u32 = 6;
 /// Pause between them.
 const REPLACE_PAUSE: Duration = Duration::from_secs(1);
 
+/// What a fold is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum For {
+    /// The session reads fewer layers.
+    Itself,
+    /// Something else will refer to the tree.
+    Sharing,
+}
+
 impl crate::gateway::Gateway {
     /// Stores what clients have written so far, and makes a tree of the session's image as of some
     /// moment during this call. The tree is durable, and the session's base. Calls of clients go on
     /// meanwhile.
+    ///
+    /// Whoever is going to refer to the tree from elsewhere holds the chunk store from before this
+    /// call until that reference is durable: the session may soon have another base.
     ///
     /// # Errors
     ///
@@ -36,12 +49,12 @@ impl crate::gateway::Gateway {
     ///
     /// # Cancellation
     ///
-    /// Safe to drop.
+    /// Safe to drop: a fold that was begun is done all the same.
     pub async fn snapshot(self: &Arc<Self>, session: base::SessionId) -> Result<Root, FreezeError> {
         for _ in 0..super::freeze::ATTEMPTS_MAX {
             self.freeze(session).await?;
             let owned = self.session(session).await?;
-            if let Some(root) = owned.fold().await? {
+            if let Some(root) = owned.fold(For::Sharing).await? {
                 return Ok(root);
             }
         }
@@ -57,7 +70,7 @@ impl Session {
         }
         let session = Arc::clone(self);
         self.shared.tasks.spawn(async move {
-            if let Err(error) = session.fold().await {
+            if let Err(error) = session.fold(For::Itself).await {
                 tracing::warn!(session = %session.view.session, %error, "layers were not folded");
             }
         });
@@ -65,8 +78,28 @@ impl Session {
 
     /// Makes the frozen layers and the base a new base; returns its root. `None` if the session is
     /// lost or its layers changed under the fold: nothing has happened then.
-    pub(super) async fn fold(self: &Arc<Self>) -> Result<Option<Root>, FreezeError> {
-        let _one_at_a_time = self.folding.lock().await;
+    async fn fold(self: &Arc<Self>, purpose: For) -> Result<Option<Root>, FreezeError> {
+        let (tell, done) = oneshot::channel();
+        let session = Arc::clone(self);
+        // A task of its own, so that the hold outlives the transaction whoever gives up.
+        self.shared.tasks.spawn(async move {
+            let folded = {
+                let _one_at_a_time = session.folding.lock().await;
+                let folded = session.fold_now().await;
+                if let (For::Sharing, Ok(Some(root))) = (purpose, &folded) {
+                    // While it is the base: no other fold can replace it yet.
+                    let workspace = session.record.workspace;
+                    session.shared.store.copying(workspace, *root);
+                }
+                folded
+            };
+            drop(tell.send(folded));
+        });
+        done.await.unwrap_or(Ok(None))
+    }
+
+    /// One at a time.
+    async fn fold_now(self: &Arc<Self>) -> Result<Option<Root>, FreezeError> {
         let before = {
             let state = self.lock();
             if state.lost {

@@ -6,8 +6,10 @@
 
 use std::sync::Arc;
 
+use base::{SessionId, TenantId};
 use metadata::FsError;
 use metadata::session::OwnError;
+use metadata::store::{ForkSession, Opened, StoreError};
 use tokio::sync::oneshot;
 
 use super::Session;
@@ -33,6 +35,18 @@ pub enum FreezeError {
     Unavailable,
 }
 
+/// Why a session could not be forked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ForkError {
+    /// What clients have written could not be stored. There is no fork.
+    #[error(transparent)]
+    Freeze(#[from] FreezeError),
+    /// The fork's records could not be written. After [`StoreError::Unavailable`] there may be a
+    /// fork, which nobody can mount.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
 /// Told how a freeze ended.
 pub(super) type Freezer = oneshot::Sender<Result<(), FreezeError>>;
 
@@ -48,7 +62,7 @@ impl crate::gateway::Gateway {
     /// # Cancellation
     ///
     /// Safe to drop; the layer may be frozen or not.
-    pub async fn freeze(self: &Arc<Self>, session: base::SessionId) -> Result<(), FreezeError> {
+    pub async fn freeze(self: &Arc<Self>, session: SessionId) -> Result<(), FreezeError> {
         for _ in 0..ATTEMPTS_MAX {
             let session = self.session(session).await?;
             match session.freeze().await {
@@ -59,6 +73,38 @@ impl crate::gateway::Gateway {
             }
         }
         Err(FreezeError::Unavailable)
+    }
+
+    /// Opens a session with what clients of `source` have written so far, committed or not.
+    ///
+    /// # Errors
+    ///
+    /// See [`ForkError`].
+    ///
+    /// # Cancellation
+    ///
+    /// What was begun is done all the same: there may be a fork, or not.
+    pub async fn fork(
+        self: &Arc<Self>,
+        tenant: TenantId,
+        source: SessionId,
+        fork: ForkSession,
+    ) -> Result<Opened, ForkError> {
+        self.freeze(source).await?;
+        let (tell, done) = oneshot::channel();
+        let gateway = Arc::clone(self);
+        // A task of its own, so that the hold outlives the transaction whoever gives up.
+        self.tasks.spawn(async move {
+            // From before the source's record is read until the fork's is durable.
+            let hold = gateway.chunks.hold();
+            let forked = gateway.store.fork_session(tenant, source, fork).await;
+            drop(hold);
+            drop(tell.send(forked));
+        });
+        match done.await {
+            Ok(forked) => Ok(forked?),
+            Err(_) => Err(FreezeError::Unavailable.into()),
+        }
     }
 }
 

@@ -43,7 +43,7 @@ use crate::wire::reply::{Payload, Reply};
 use crate::wire::results::{self, ReadOk};
 use crate::wire::rpc::{self, Call, Credential};
 
-pub use freeze::FreezeError;
+pub use freeze::{ForkError, FreezeError};
 use loading::Loaders;
 use replies::{Arrival, CallKey, Calls};
 pub(crate) use slow::Retry;

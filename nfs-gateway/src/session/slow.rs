@@ -200,12 +200,16 @@ impl Session {
                 let state = self.lock();
                 (state.image.evictions(), Arc::clone(&state.layers))
             };
-            let loaded = load(self.shared.kv.as_ref(), &layers, miss).await?;
+            let loaded = load(self.shared.kv.as_ref(), &layers, miss).await;
             let mut state = self.lock();
             // What was read may be older than a cell that was evicted meanwhile. That is rare: the
-            // caller keeps evictions off. And layers may have been dropped that others replace.
-            let same_layers = Arc::ptr_eq(&state.layers, &layers);
-            if same_layers && state.image.evictions() == evictions {
+            // caller keeps evictions off. And layers may have been dropped that others replace, and
+            // nodes of a base that is none any more been collected.
+            if !Arc::ptr_eq(&state.layers, &layers) {
+                continue;
+            }
+            let loaded = loaded?;
+            if state.image.evictions() == evictions {
                 if let Some(loaded) = loaded {
                     loaded.install(&mut state.image);
                 }

@@ -42,7 +42,7 @@ impl Whole {
                 ImageKey::Block { inode, index } => {
                     whole.blocks.entry(inode).or_default().push((index, value));
                 }
-                ImageKey::Link { .. } => {}
+                ImageKey::Link { .. } | ImageKey::Conflict(_) => {}
                 ImageKey::Cut { .. } => panic!("a cut in a tree"),
             }
         }

@@ -8,6 +8,7 @@ use crate::keyspace::{self, Key};
 use crate::kv::{Isolation, RangeLimit, Transaction};
 use crate::record::commit::{CommitRecord, Provenance, Statistics, id_of};
 use crate::transact::Budget;
+use crate::tree::Root;
 use crate::version::IdPrefix;
 
 /// Most ids that are named where the digits of an id fit several.
@@ -44,6 +45,9 @@ pub struct CommitInfo {
 impl Store {
     /// Stores a commit. It is on no ref yet.
     ///
+    /// The caller holds the chunk store from before it took the tree's root from where it is, until
+    /// the end of this call (`docs/design/0002-collection.md`).
+    ///
     /// # Errors
     ///
     /// `NotFound` for the workspace or a parent, `Invalid`, or the store fails.
@@ -57,6 +61,7 @@ impl Store {
         new: NewCommit,
     ) -> Result<CommitInfo, StoreError> {
         let (now, new) = (self.clock.wall(), &new);
+        self.copying(workspace, Root::from_bytes(*new.tree.as_bytes()));
         self.transactor
             .transact(Budget::default(), |txn, _| {
                 // Its parents never change, so neither does what is written: right however often

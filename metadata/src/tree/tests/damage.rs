@@ -193,3 +193,31 @@ fn a_failing_store_gives_no_root() {
         }
     });
 }
+
+/// A caller that goes on after a failure gets no version that lacks what failed.
+#[test]
+fn an_editor_that_failed_makes_no_version() {
+    run(async {
+        let map = image_of(60);
+        let store = Arc::new(Failing {
+            inner: MemoryNodes::new(),
+            puts_left: 3.into(),
+            fails_sync: false,
+        });
+        let tree = Tree::small(store.clone(), Arc::new(NodeCache::new(0)), tree_keys());
+        let mut editor = tree.edit(Root::EMPTY).await.unwrap();
+        let mut failures = Vec::new();
+        for (key, value) in &map {
+            if let Err(error) = editor.put(key, value).await {
+                failures.push(error);
+                store
+                    .puts_left
+                    .store(u64::MAX, std::sync::atomic::Ordering::Relaxed);
+            }
+        }
+        let (first, rest) = failures.split_first().unwrap();
+        assert_eq!(*first, TreeError::NoSpace);
+        assert!(rest.iter().all(|error| *error == TreeError::Broken));
+        assert_eq!(editor.finish().await, Err(TreeError::Broken));
+    });
+}

@@ -218,6 +218,8 @@ async fn each_change_knows_its_own_attempt() {
         agent: String::new(),
         run: String::new(),
         ttl_seconds: None,
+        version: None,
+        branch: None,
     };
     let opened = settled(&world, store.open_session(TenantId::DEFAULT, open))
         .await

@@ -257,6 +257,8 @@ fn open_by(agent: &str) -> OpenSession {
         agent: agent.into(),
         run: String::new(),
         ttl_seconds: None,
+        version: None,
+        branch: None,
     }
 }
 

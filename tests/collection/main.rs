@@ -5,6 +5,9 @@
 //! holds of write-backs the same run loses data.
 
 #[cfg(test)]
+mod model;
+
+#[cfg(test)]
 mod tests {
     use std::path::Path;
     use std::sync::Arc;
@@ -12,19 +15,23 @@ mod tests {
     use std::time::Duration;
 
     use base::{
-        ChunkId, Clock, DomainId, ManualClock, Rng, SystemClock, Tasks, TenantId, Timestamp,
+        ChunkId, Clock, DomainId, ManualClock, NodeId, Rng, SessionId, SystemClock, Tasks,
+        TenantId, Timestamp,
     };
     use bytes::Bytes;
     use chunkstore::faulty::{Call, Effect, FaultyStore};
     use chunkstore::local::{LocalOptions, LocalStore, Marked, Thoroughness};
     use chunkstore::{ChunkError, ChunkFuture, ChunkStore, Domain};
     use metadata::check::{CheckOptions, check};
+    use metadata::image::Usage;
     use metadata::kv::Kv;
     use metadata::kv::memory::MemoryKv;
+    use metadata::record::commit::{Provenance, Statistics};
     use metadata::record::session::Identity;
     use metadata::references::References;
-    use metadata::store::{NewWorkspace, OpenSession, Store};
-    use nfs_gateway::{Engines, Gateway, GatewayOptions};
+    use metadata::store::{ForkSession, NewCommit, NewWorkspace, OpenSession, Store};
+    use metadata::tree::{MemoryTrees, TreeKeys, Trees};
+    use nfs_gateway::{ChunkTrees, Engines, Gateway, GatewayOptions};
     use nfs3_client::tokio::{TokioConnector, TokioIo};
     use nfs3_client::{Nfs3Connection, Nfs3ConnectionBuilder};
     use nfs3_types::nfs3::{
@@ -70,7 +77,11 @@ mod tests {
     /// A gateway on a local chunk store without a cache, so that reads go to the packs.
     struct World {
         kv: Arc<dyn Kv>,
+        store: Store,
+        session: SessionId,
         local: LocalStore,
+        /// What the gateway sees.
+        chunks: Arc<dyn ChunkStore>,
         faulty: Arc<FaultyStore>,
         gateway: Arc<Gateway>,
         address: std::net::SocketAddr,
@@ -114,6 +125,8 @@ mod tests {
                 agent: String::new(),
                 run: String::new(),
                 ttl_seconds: None,
+                version: None,
+                branch: None,
             };
             let opened = store.open_session(TenantId::DEFAULT, open).await.unwrap();
             let local = open_local(dir);
@@ -126,11 +139,11 @@ mod tests {
             };
             let engines = Engines {
                 kv: Arc::clone(&kv),
-                chunks,
+                chunks: Arc::clone(&chunks),
                 clock,
                 rng,
             };
-            let gateway = Gateway::new(GatewayOptions::default(), engines, store);
+            let gateway = Gateway::new(GatewayOptions::default(), engines, store.clone());
             let gateway = gateway.await.unwrap();
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
@@ -139,7 +152,10 @@ mod tests {
             tasks.spawn(async move { serving.serve(listener).await });
             Self {
                 kv,
+                store,
+                session: opened.session.id,
                 local,
+                chunks,
                 faulty,
                 gateway,
                 address,
@@ -167,15 +183,17 @@ mod tests {
     }
 
     /// What one collection found to be missing, or `None` if it did not go through.
-    async fn collect(kv: &dyn Kv, local: &LocalStore) -> Option<u64> {
+    async fn collect(kv: &dyn Kv, store: &Store, local: &LocalStore) -> Option<u64> {
+        let grey = store.grey_roots();
         let begun = local.begin_collection().unwrap();
         let marking = begun.settled(Duration::from_secs(60)).await?;
-        let mut references = References::new();
+        let trees = ChunkTrees::new(Arc::new(local.clone()), 0);
+        let mut references = References::new(Arc::new(trees));
         let mut missing = 0;
         let mut mark = |domain: DomainId, id: ChunkId| {
             missing += u64::from(marking.mark(domain, id) == Marked::Missing);
         };
-        while references.next(kv, &mut mark).await.unwrap() {}
+        while references.next(kv, &mut mark).await.unwrap() || references.add(grey.take()) {}
         let mut sweep = marking.sweep(Thoroughness::High).await.unwrap();
         while sweep.step().await.unwrap().is_some() {}
         Some(missing)
@@ -315,6 +333,80 @@ mod tests {
         Ok(())
     }
 
+    /// Who forks the session, and commits it and its forks, again and again.
+    struct Historian {
+        gateway: Arc<Gateway>,
+        store: Store,
+        chunks: Arc<dyn ChunkStore>,
+        session: SessionId,
+        /// Forks and commits.
+        made: Arc<[AtomicU64; 2]>,
+    }
+
+    impl Historian {
+        async fn run(&self, seed: u64, until: Tasks) {
+            let rng = Rng::seeded(seed);
+            let mut sessions = vec![self.session];
+            while !until.is_shutting_down() {
+                let at = usize::try_from(rng.u64()).unwrap() % sessions.len();
+                let session = sessions[at];
+                match rng.u64() % 5 {
+                    0 | 1 if sessions.len() < 4 => sessions.push(self.fork(session).await),
+                    2 if at > 0 => {
+                        sessions.remove(at);
+                        let closed = self.store.close_session(TenantId::DEFAULT, session);
+                        closed.await.unwrap();
+                        self.gateway.drop_session(session);
+                    }
+                    // Each commit keeps its content for good, and little is collected then.
+                    3 if self.made[1].load(SeqCst) < 4 => self.commit(session).await,
+                    _ => drop(self.gateway.snapshot(session).await.unwrap()),
+                }
+            }
+        }
+
+        async fn fork(&self, source: SessionId) -> SessionId {
+            let fork = ForkSession {
+                read_only: false,
+                identity: None,
+                agent: String::new(),
+                run: String::new(),
+                ttl_seconds: None,
+            };
+            let forked = self.gateway.fork(TenantId::DEFAULT, source, fork).await;
+            self.made[0].fetch_add(1, SeqCst);
+            forked.unwrap().session.id
+        }
+
+        async fn commit(&self, session: SessionId) {
+            let hold = self.chunks.hold();
+            let root = self.gateway.snapshot(session).await.unwrap();
+            let tenant = self.store.tenant(TenantId::DEFAULT).await.unwrap();
+            let workspace = self.store.workspace_by_name(TenantId::DEFAULT, "w").await;
+            let workspace = workspace.unwrap();
+            let domain = DomainId::new(TenantId::DEFAULT.raw());
+            let keys = TreeKeys::new(domain, &tenant.domain_key, &workspace.record.name_key);
+            let tree = ChunkTrees::new(Arc::clone(&self.chunks), 0).open(keys);
+            let counters = tree.counters(root).await.unwrap();
+            let new = NewCommit {
+                tree: NodeId::new(root.to_bytes()),
+                usage: Usage {
+                    bytes: counters.bytes,
+                    // The root directory does not count.
+                    inodes: counters.inodes - 1,
+                },
+                parents: Vec::new(),
+                statistics: Statistics::default(),
+                conflicts: 0,
+                message: String::new(),
+                provenance: Provenance::default(),
+            };
+            self.store.put_commit(workspace.id, new).await.unwrap();
+            self.made[1].fetch_add(1, SeqCst);
+            drop(hold);
+        }
+    }
+
     /// Clients and collections at once. Gives how many collections there were, or what was lost.
     async fn run(dir: &Path, holds: bool, seed: u64) -> Result<u64, String> {
         let world = World::start(dir, holds).await;
@@ -324,6 +416,7 @@ mod tests {
         let (collections, lost) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         {
             let (kv, local) = (Arc::clone(&world.kv), world.local.clone());
+            let store = world.store.clone();
             let (until, collections, lost) = (
                 collecting.clone(),
                 Arc::clone(&collections),
@@ -331,12 +424,22 @@ mod tests {
             );
             collecting.spawn(async move {
                 while !until.is_shutting_down() {
-                    let missing = collect(kv.as_ref(), &local).await;
+                    let missing = collect(kv.as_ref(), &store, &local).await;
                     lost.fetch_add(missing.unwrap_or(0), SeqCst);
                     collections.fetch_add(u64::from(missing.is_some()), SeqCst);
                 }
             });
         }
+        let made = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+        let historian = Historian {
+            gateway: Arc::clone(&world.gateway),
+            store: world.store.clone(),
+            chunks: Arc::clone(&world.chunks),
+            session: world.session,
+            made: Arc::clone(&made),
+        };
+        let until = collecting.clone();
+        collecting.spawn(async move { historian.run(seed, until).await });
         let told = Arc::new(std::sync::Mutex::new(None));
         for number in 0..CLIENTS {
             let mount = world.mount().await;
@@ -351,20 +454,22 @@ mod tests {
         collecting.begin_shutdown();
         collecting.join().await;
         let told = told.lock().unwrap().take();
+        let store = world.store.clone();
         let (kv, local) = world.stop().await;
         assert_eq!(local.holds(), 0, "a hold was forgotten");
         if let Some(what) = told {
             return Err(what);
         }
-        match lost.load(SeqCst) + collect(kv.as_ref(), &local).await.unwrap() {
+        match lost.load(SeqCst) + collect(kv.as_ref(), &store, &local).await.unwrap() {
             0 => {}
             lost => return Err(format!("{lost} chunks are missing")),
         }
         drop(local);
         let local = open_local(dir);
         let exists = |domain, id| local.contains(domain, id);
+        let trees = ChunkTrees::new(Arc::new(local.clone()), 1 << 20);
         let options = CheckOptions {
-            trees: None,
+            trees: Some(&trees),
             chunk_exists: Some(&exists),
             progress: None,
         };
@@ -372,6 +477,11 @@ mod tests {
         assert!(report.is_clean(), "{report:?}");
         let verified = local.verify(|_| ());
         assert_eq!((verified.damaged, verified.unreadable_packs), (0, 0));
+        let made: Vec<u64> = made.iter().map(|made| made.load(SeqCst)).collect();
+        assert!(
+            made.iter().all(|made| *made > 0),
+            "forks, commits: {made:?}"
+        );
         Ok(collections.load(SeqCst))
     }
 
@@ -423,7 +533,7 @@ mod tests {
                 tokio::task::yield_now().await;
             }
             truncate(&mut other, &file, 0).await.unwrap();
-            let mut references = References::new();
+            let mut references = References::new(Arc::new(MemoryTrees::default()));
             let mut mark = |domain, id| assert_eq!(marking.mark(domain, id), Marked::Stored);
             while references.next(world.kv.as_ref(), &mut mark).await.unwrap() {}
             assert_eq!(references.counts().references, 0);

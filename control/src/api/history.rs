@@ -1,0 +1,370 @@
+//! Checkpoints, publishing, the log, refs, and the operation log.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use base::{TenantId, WorkspaceId};
+use metadata::compare::{Options, compare};
+use metadata::image::NameHasher;
+use metadata::merge::Policy;
+use metadata::record::operation::Cause;
+use metadata::record::reference::{RefKind, RefName, RefState};
+use metadata::store::{CommitInfo, LogFilter, LogHeads, LogQuery, OperationPosition, Walk};
+use metadata::tree::Root;
+use serde::Deserialize;
+
+use super::ApiState;
+use super::input::{Body, Parameters, Place, Tenant, session_id};
+use super::workspaces::{PAGE_DEFAULT, PAGE_MAX};
+use crate::history::{
+    Change, Checkpoint, Checkpointed, Commit, CreateRef, Diff, Operation, Publish, Published, Ref,
+    Undo,
+};
+use crate::status::ApiError;
+use crate::types::Page;
+
+/// Which part of a log is wanted.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LogPart {
+    version: Option<String>,
+    after: Option<String>,
+    limit: Option<usize>,
+    agent: Option<String>,
+    session: Option<String>,
+    run: Option<String>,
+    #[serde(default)]
+    first_parent: bool,
+}
+
+/// Which part of a list is wanted.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Part {
+    after: Option<String>,
+    limit: Option<usize>,
+}
+
+/// Most changes that a comparison tells.
+const CHANGES_MAX: usize = 10_000;
+
+/// Changes that a comparison tells unless the caller says otherwise.
+const CHANGES_DEFAULT: usize = 1000;
+
+/// Two versions, to be compared.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Versions {
+    from: Option<String>,
+    to: Option<String>,
+    limit: Option<usize>,
+}
+
+/// One version.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct OneVersion {
+    version: Option<String>,
+}
+
+pub(super) async fn checkpoint(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+    Place(session): Place<String>,
+    Body(asked): Body<Checkpoint>,
+) -> Result<(StatusCode, Json<Checkpointed>), ApiError> {
+    let id = session_id(&session)?;
+    let gateway = Arc::clone(&state.counted.gateway);
+    let done = state
+        .to_end_with(async move { Ok(gateway.checkpoint(tenant, id, asked.into()).await?) })
+        .await?;
+    let answer = Checkpointed {
+        commit: done.commit.into(),
+        is_new: done.is_new,
+    };
+    Ok((StatusCode::CREATED, Json(answer)))
+}
+
+pub(super) async fn publish(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+    Place(session): Place<String>,
+    Body(asked): Body<Publish>,
+) -> Result<Json<Published>, ApiError> {
+    let id = session_id(&session)?;
+    let policy = match asked.policy.as_deref() {
+        None | Some("fail") => Policy::Fail,
+        Some("keep-both") => Policy::KeepBoth,
+        Some("ours") => Policy::Ours,
+        Some("theirs") => Policy::Theirs,
+        Some(other) => {
+            let why = format!("policy {other:?} is none of fail, keep-both, ours, theirs");
+            return Err(ApiError::invalid(why));
+        }
+    };
+    let branch = asked.branch.as_deref().map(ref_name).transpose()?;
+    let gateway = Arc::clone(&state.counted.gateway);
+    let work = async move {
+        let about = asked.about.into();
+        let published = gateway.publish(tenant, id, about, branch, policy).await?;
+        Ok(published)
+    };
+    let published = state.to_end_with(work).await?;
+    tracing::info!(
+        session = %id, branch = published.branch.as_str(), head = %published.head,
+        "session published"
+    );
+    Ok(Json(published.into()))
+}
+
+pub(super) async fn log(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+    Place(workspace): Place<String>,
+    Parameters(part): Parameters<LogPart>,
+) -> Result<Json<Page<Commit>>, ApiError> {
+    let workspace = workspace_id(&state, tenant, &workspace).await?;
+    let heads = match (&part.after, &part.version) {
+        (Some(after), _) => after.parse::<LogHeads>().map_err(|_| not_a_position())?,
+        (None, version) => {
+            let version = version.as_deref().unwrap_or("main");
+            LogHeads::of(state.store.resolve_version(workspace, version).await?.id)
+        }
+    };
+    let query = LogQuery {
+        heads,
+        walk: if part.first_parent {
+            Walk::FirstParent
+        } else {
+            Walk::AllParents
+        },
+        filter: LogFilter {
+            agent: part.agent,
+            session: part.session.as_deref().map(session_id).transpose()?,
+            run: part.run,
+        },
+        limit: part.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX),
+    };
+    let page = state.store.log(workspace, query).await?;
+    Ok(Json(Page {
+        items: page.commits.into_iter().map(Commit::from).collect(),
+        next: page.next.map(|next| next.to_string()),
+    }))
+}
+
+pub(super) async fn show(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+    Place(workspace): Place<String>,
+    Parameters(asked): Parameters<OneVersion>,
+) -> Result<Json<Commit>, ApiError> {
+    let workspace = workspace_id(&state, tenant, &workspace).await?;
+    let version = asked.version.as_deref().unwrap_or("main");
+    let found = state.store.resolve_version(workspace, version).await?;
+    Ok(Json(found.into()))
+}
+
+pub(super) async fn diff(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+    Place(workspace): Place<String>,
+    Parameters(asked): Parameters<Versions>,
+) -> Result<Json<Diff>, ApiError> {
+    let workspace = state.store.workspace_by_name(tenant, &workspace).await?;
+    let to = asked.to.as_deref().unwrap_or("main");
+    let to = state.store.resolve_version(workspace.id, to).await?;
+    let from = match asked.from.as_deref() {
+        Some(from) => state.store.resolve_version(workspace.id, from).await?,
+        None => {
+            let parent = to.record.parents.first().copied();
+            let parent = parent.ok_or_else(|| {
+                ApiError::invalid("the commit has no parent: say what to compare it with")
+            })?;
+            state.store.commit(workspace.id, parent).await?
+        }
+    };
+    let limit = asked.limit.unwrap_or(CHANGES_DEFAULT).clamp(1, CHANGES_MAX);
+    let tree = state
+        .counted
+        .gateway
+        .tree(tenant, &workspace.record)
+        .await?;
+    let hasher = NameHasher::new(workspace.record.name_key);
+    let root = |commit: &CommitInfo| Root::from_bytes(*commit.record.tree.as_bytes());
+    let roots = (root(&from), root(&to));
+    let mut changes = compare(&tree, &hasher, roots, Options::default());
+    let mut items = Vec::new();
+    let mut more = false;
+    while let Some(change) = changes.next().await? {
+        more = items.len() == limit;
+        if more {
+            break;
+        }
+        items.push(Change::from(change));
+    }
+    Ok(Json(Diff {
+        from: from.id.to_string(),
+        to: to.id.to_string(),
+        items,
+        more,
+    }))
+}
+
+pub(super) async fn refs(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+    Place(workspace): Place<String>,
+    Parameters(part): Parameters<Part>,
+) -> Result<Json<Page<Ref>>, ApiError> {
+    let workspace = workspace_id(&state, tenant, &workspace).await?;
+    let limit = part.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
+    let after = part.after.as_deref().map(ref_name).transpose()?;
+    let found = state.store.refs(workspace, after.as_ref(), limit).await?;
+    let next = found
+        .last()
+        .filter(|_| found.len() == limit)
+        .map(|last| last.name.as_str().to_owned());
+    let items = found.into_iter().map(Ref::from).collect();
+    Ok(Json(Page { items, next }))
+}
+
+pub(super) async fn create_ref(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+    Place(workspace): Place<String>,
+    Body(asked): Body<CreateRef>,
+) -> Result<(StatusCode, Json<Ref>), ApiError> {
+    let workspace = workspace_id(&state, tenant, &workspace).await?;
+    let name = ref_name(&asked.name)?;
+    let store = state.store.clone();
+    let work = async move {
+        let commit = store.resolve_version(workspace, &asked.version).await?.id;
+        let ref_state = RefState {
+            commit,
+            kind: if asked.tag {
+                RefKind::Tag
+            } else {
+                RefKind::Branch
+            },
+            protected: asked.protected,
+        };
+        store
+            .create_ref(workspace, &name, ref_state, Cause::Asked)
+            .await?;
+        store.reference(workspace, &name).await
+    };
+    let made = state.to_end(work).await?;
+    Ok((StatusCode::CREATED, Json(made.into())))
+}
+
+pub(super) async fn delete_ref(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+    Place((workspace, name)): Place<(String, String)>,
+) -> Result<StatusCode, ApiError> {
+    let workspace = workspace_id(&state, tenant, &workspace).await?;
+    let name = ref_name(&name)?;
+    let store = state.store.clone();
+    let work = async move {
+        let found = store.reference(workspace, &name).await?;
+        let commit = found.record.state.commit;
+        store.delete_ref(workspace, &name, commit).await
+    };
+    state.to_end(work).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+pub(super) async fn protect_ref(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+    Place((workspace, name)): Place<(String, String)>,
+) -> Result<StatusCode, ApiError> {
+    set_protected(&state, tenant, (&workspace, &name), true).await
+}
+
+pub(super) async fn unprotect_ref(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+    Place((workspace, name)): Place<(String, String)>,
+) -> Result<StatusCode, ApiError> {
+    set_protected(&state, tenant, (&workspace, &name), false).await
+}
+
+async fn set_protected(
+    state: &ApiState,
+    tenant: TenantId,
+    (workspace, name): (&str, &str),
+    protected: bool,
+) -> Result<StatusCode, ApiError> {
+    let workspace = workspace_id(state, tenant, workspace).await?;
+    let name = ref_name(name)?;
+    let store = state.store.clone();
+    let work = async move {
+        if protected {
+            store.protect_ref(workspace, &name).await
+        } else {
+            store.unprotect_ref(workspace, &name).await
+        }
+    };
+    state.to_end(work).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+pub(super) async fn operations(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+    Place(workspace): Place<String>,
+    Parameters(part): Parameters<Part>,
+) -> Result<Json<Page<Operation>>, ApiError> {
+    let workspace = workspace_id(&state, tenant, &workspace).await?;
+    let limit = part.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
+    let before = match part.after.as_deref() {
+        Some(after) => {
+            let id = after.parse().map_err(|_| not_a_position())?;
+            Some(state.store.operation(workspace, id).await?.position())
+        }
+        None => None,
+    };
+    let before: Option<OperationPosition> = before;
+    let found = state.store.operations(workspace, before, limit).await?;
+    let next = found
+        .last()
+        .filter(|_| found.len() == limit)
+        .map(|last| last.id.to_string());
+    let items = found.into_iter().map(Operation::from).collect();
+    Ok(Json(Page { items, next }))
+}
+
+pub(super) async fn undo(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+    Place(workspace): Place<String>,
+    Body(asked): Body<Undo>,
+) -> Result<StatusCode, ApiError> {
+    let workspace = workspace_id(&state, tenant, &workspace).await?;
+    let wrong = |_| ApiError::invalid("operation is not an id, as the operation log shows them");
+    let operation = asked.operation.parse().map_err(wrong)?;
+    let store = state.store.clone();
+    state
+        .to_end(async move { store.undo(workspace, operation).await })
+        .await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn workspace_id(
+    state: &ApiState,
+    tenant: TenantId,
+    name: &str,
+) -> Result<WorkspaceId, ApiError> {
+    Ok(state.store.workspace_by_name(tenant, name).await?.id)
+}
+
+fn ref_name(text: &str) -> Result<RefName, ApiError> {
+    RefName::new(text).map_err(|error| ApiError::invalid(format!("ref {text:?}: {error}")))
+}
+
+fn not_a_position() -> ApiError {
+    ApiError::invalid("after is not what an earlier answer gave as next")
+}

@@ -1,0 +1,322 @@
+//! `holdfast log`, `show`, `ref`, `op`, and what sessions do with history.
+
+use super::session::path_of;
+use super::{client, escape, served};
+use crate::cli_history::{
+    AboutArgs, CheckpointArgs, DiffArgs, LogArgs, NamedRef, OpCommand, PublishArgs, RefCommand,
+    ShowArgs,
+};
+use crate::client::Client;
+use crate::failure::Failure;
+use crate::history::{
+    Change, Checkpoint, Checkpointed, Commit, CreateRef, Diff, Operation, Publish, Published, Ref,
+    Undo, short,
+};
+use crate::output;
+use crate::types::Page;
+
+/// Members asked for at a time.
+const PAGE: usize = 500;
+
+impl From<AboutArgs> for Checkpoint {
+    fn from(args: AboutArgs) -> Self {
+        Self {
+            message: args.message,
+            author: args.author,
+            model: args.model,
+            tool_call: args.tool_call,
+            pairs: args.pairs.into_iter().collect(),
+        }
+    }
+}
+
+pub(super) fn checkpoint(args: CheckpointArgs, json: bool) -> Result<(), Failure> {
+    let client = client(&args.server)?;
+    let path = path_of(&served(&client, args.session)?, "/checkpoint")?;
+    let about = Checkpoint::from(args.about);
+    let done: Checkpointed = client.post(&path, &about)?;
+    if json {
+        return output::json(&done);
+    }
+    let id = &done.commit.id;
+    output::text(&if done.is_new {
+        format!("commit {id}")
+    } else {
+        format!("nothing has changed since commit {id}")
+    })
+}
+
+pub(super) fn publish(args: PublishArgs, json: bool) -> Result<(), Failure> {
+    let client = client(&args.server)?;
+    let path = path_of(&served(&client, args.session)?, "/publish")?;
+    let publish = Publish {
+        about: args.about.into(),
+        branch: args.branch,
+        policy: Some(args.policy),
+    };
+    let done: Published = client.post(&path, &publish)?;
+    if json {
+        return output::json(&done);
+    }
+    let (branch, head) = (&done.branch, short(&done.head));
+    let mut lines = vec![match done.outcome.as_str() {
+        "created" => format!("branch {branch} is made at {head}"),
+        "up-to-date" => format!("branch {branch} has all of it, at {head}"),
+        "merged" => format!("branch {branch} is at {head}, a merge with what it had"),
+        _ => format!("branch {branch} is at {head}"),
+    }];
+    for conflict in &done.conflicts {
+        let aside = conflict.aside.as_ref();
+        let aside = aside.map(|path| format!(", the other version is at {path}"));
+        lines.push(format!(
+            "conflict ({}, {}): {}{}",
+            conflict.kind,
+            conflict.resolution,
+            conflict.path,
+            aside.unwrap_or_default()
+        ));
+    }
+    output::text(&lines.join("\n"))
+}
+
+pub(super) fn log(args: &LogArgs, json: bool) -> Result<(), Failure> {
+    let client = client(&args.server)?;
+    let mut query = format!(
+        "/v1/workspaces/{}/log?version={}",
+        escape(&args.workspace),
+        escape(&args.version)
+    );
+    for (name, value) in [
+        ("agent", &args.agent),
+        ("session", &args.session),
+        ("run", &args.run),
+    ] {
+        if let Some(value) = value {
+            query.push_str(&format!("&{name}={}", escape(value)));
+        }
+    }
+    if args.first_parent {
+        query.push_str("&first_parent=true");
+    }
+    let commits: Vec<Commit> = pages(&client, &query, args.limit)?;
+    if json {
+        return output::json(&commits);
+    }
+    let blocks: Vec<String> = commits.iter().map(described).collect();
+    output::text(&blocks.join("\n\n"))
+}
+
+pub(super) fn show(args: &ShowArgs, json: bool) -> Result<(), Failure> {
+    let path = format!(
+        "/v1/workspaces/{}/commit?version={}",
+        escape(&args.workspace),
+        escape(&args.version)
+    );
+    let commit: Commit = client(&args.server)?.get(&path)?;
+    if json {
+        return output::json(&commit);
+    }
+    output::text(&described(&commit))
+}
+
+pub(super) fn diff(args: &DiffArgs, json: bool) -> Result<(), Failure> {
+    let mut path = format!(
+        "/v1/workspaces/{}/diff?to={}&limit={}",
+        escape(&args.workspace),
+        escape(&args.to),
+        args.limit
+    );
+    if let Some(from) = &args.from {
+        path.push_str(&format!("&from={}", escape(from)));
+    }
+    let diff: Diff = client(&args.server)?.get(&path)?;
+    if json {
+        return output::json(&diff);
+    }
+    let mut lines: Vec<String> = diff.items.iter().map(change_line).collect();
+    if diff.more {
+        lines.push("and more: --limit shows them".to_owned());
+    }
+    output::text(&lines.join("\n"))
+}
+
+/// A letter for what happened, as git has it, and the path.
+fn change_line(change: &Change) -> String {
+    let letter = match change.what.as_str() {
+        "added" => 'A',
+        "removed" => 'D',
+        "renamed" => 'R',
+        "type-changed" => 'T',
+        _ => 'M',
+    };
+    match &change.old_path {
+        Some(old) => format!("{letter}  {old} -> {}", change.path),
+        None => format!("{letter}  {}", change.path),
+    }
+}
+
+/// A commit as people read it.
+fn described(commit: &Commit) -> String {
+    let mut lines = vec![format!("commit {}", commit.id)];
+    if commit.parents.len() > 1 {
+        let parents: Vec<String> = commit.parents.iter().map(|id| short(id)).collect();
+        lines.push(format!("merge   {}", parents.join(" ")));
+    }
+    let session = commit.session.clone().unwrap_or_default();
+    for (name, value) in [
+        ("author", &commit.author),
+        ("agent", &commit.agent),
+        ("run", &commit.run),
+        ("session", &session),
+        ("model", &commit.model),
+        ("call", &commit.tool_call),
+    ] {
+        if !value.is_empty() {
+            lines.push(format!("{name:<7} {value}"));
+        }
+    }
+    lines.push(format!("date    {}", commit.time));
+    for (key, value) in &commit.pairs {
+        lines.push(format!("{key} = {value}"));
+    }
+    if commit.conflicts > 0 {
+        lines.push(format!("conflicts {}", commit.conflicts));
+    }
+    lines.push(String::new());
+    lines.extend(commit.message.lines().map(|line| format!("    {line}")));
+    lines.join("\n").trim_end().to_owned()
+}
+
+pub(super) fn refs(command: RefCommand, json: bool) -> Result<(), Failure> {
+    match command {
+        RefCommand::Ls(workspace) => {
+            let client = client(&workspace.server)?;
+            let path = format!("/v1/workspaces/{}/refs?x=", escape(&workspace.name));
+            let refs: Vec<Ref> = pages(&client, path.trim_end_matches("?x="), usize::MAX)?;
+            if json {
+                return output::json(&refs);
+            }
+            let rows: Vec<_> = refs
+                .into_iter()
+                .map(|found| {
+                    let protected = if found.protected { "protected" } else { "" };
+                    let commit = short(&found.commit);
+                    [
+                        found.name,
+                        found.kind,
+                        commit,
+                        protected.to_owned(),
+                        found.updated,
+                    ]
+                })
+                .collect();
+            output::table(["NAME", "KIND", "COMMIT", "", "UPDATED"], &rows)
+        }
+        RefCommand::Create {
+            name,
+            version,
+            tag,
+            protected,
+            workspace,
+        } => {
+            let create = CreateRef {
+                name,
+                version,
+                tag,
+                protected,
+            };
+            let path = format!("/v1/workspaces/{}/refs", escape(&workspace.name));
+            let made: Ref = client(&workspace.server)?.post(&path, &create)?;
+            if json {
+                return output::json(&made);
+            }
+            let commit = short(&made.commit);
+            output::text(&format!("{} {} is at {commit}", made.kind, made.name))
+        }
+        RefCommand::Delete(named) => {
+            client(&named.workspace.server)?.delete(&ref_path(&named, "refs"))?;
+            told(json, "deleted", &named.name)
+        }
+        RefCommand::Protect(named) => {
+            client(&named.workspace.server)?.put(&ref_path(&named, "protected"))?;
+            told(json, "protected", &named.name)
+        }
+        RefCommand::Unprotect(named) => {
+            client(&named.workspace.server)?.delete(&ref_path(&named, "protected"))?;
+            told(json, "unprotected", &named.name)
+        }
+    }
+}
+
+fn ref_path(named: &NamedRef, table: &str) -> String {
+    let parts: Vec<String> = named.name.split('/').map(escape).collect();
+    let workspace = escape(&named.workspace.name);
+    format!("/v1/workspaces/{workspace}/{table}/{}", parts.join("/"))
+}
+
+fn told(json: bool, done: &str, name: &str) -> Result<(), Failure> {
+    if json {
+        return output::json(&serde_json::json!({ done: name }));
+    }
+    output::text(&format!("{name} is {done}"))
+}
+
+pub(super) fn operations(command: OpCommand, json: bool) -> Result<(), Failure> {
+    match command {
+        OpCommand::Log { limit, workspace } => {
+            let client = client(&workspace.server)?;
+            let path = format!("/v1/workspaces/{}/operations", escape(&workspace.name));
+            let found: Vec<Operation> = pages(&client, &path, limit)?;
+            if json {
+                return output::json(&found);
+            }
+            let rows: Vec<_> = found
+                .into_iter()
+                .map(|operation| {
+                    [
+                        operation.id,
+                        operation.time,
+                        operation.what,
+                        operation.agent,
+                    ]
+                })
+                .collect();
+            output::table(["OPERATION", "TIME", "WHAT", "AGENT"], &rows)
+        }
+        OpCommand::Undo {
+            operation,
+            workspace,
+        } => {
+            let path = format!("/v1/workspaces/{}/undo", escape(&workspace.name));
+            let undo = Undo {
+                operation: operation.clone(),
+            };
+            client(&workspace.server)?.post_for_nothing(&path, &undo)?;
+            told(json, "undone", &operation)
+        }
+    }
+}
+
+/// Up to `limit` members of a list.
+fn pages<T: serde::de::DeserializeOwned>(
+    client: &Client,
+    query: &str,
+    limit: usize,
+) -> Result<Vec<T>, Failure> {
+    let mut all = Vec::new();
+    let mut after = String::new();
+    let join = if query.contains('?') { '&' } else { '?' };
+    for _ in 0..super::workspace::PAGES_MAX {
+        let wanted = (limit - all.len()).min(PAGE);
+        if wanted == 0 {
+            break;
+        }
+        let page: Page<T> = client.get(&format!("{query}{join}limit={wanted}{after}"))?;
+        all.extend(page.items);
+        match page.next {
+            Some(next) => after = format!("&after={}", escape(&next)),
+            None => break,
+        }
+    }
+    Ok(all)
+}

@@ -1,0 +1,381 @@
+//! History as JSON says it: commits, refs, operations, and the verbs that make them.
+
+use std::collections::BTreeMap;
+
+use metadata::compare::PathChange;
+use metadata::record::commit::{Provenance, Statistics};
+use metadata::record::conflict::Conflict as StoredConflict;
+use metadata::record::operation::Action;
+use metadata::record::reference::RefKind;
+use metadata::store::{CommitInfo, OperationInfo, RefInfo};
+use nfs_gateway::{About, Outcome};
+use serde::{Deserialize, Serialize};
+
+use crate::types::show_time;
+
+/// What a commit is to say.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Checkpoint {
+    /// What it is about.
+    #[serde(default)]
+    pub message: String,
+    /// The person or system on whose behalf.
+    #[serde(default)]
+    pub author: String,
+    /// The model.
+    #[serde(default)]
+    pub model: String,
+    /// The tool call.
+    #[serde(default)]
+    pub tool_call: String,
+    /// Whatever else is to be known, by key.
+    #[serde(default)]
+    pub pairs: BTreeMap<String, String>,
+}
+
+/// A session to be published.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Publish {
+    /// What its commit is to say.
+    #[serde(default)]
+    pub about: Checkpoint,
+    /// The branch; the session's if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub branch: Option<String>,
+    /// What to do where both sides changed the same thing: `fail` (if left out), `keep-both`, `ours`
+    /// (the branch's) or `theirs` (the session's).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
+}
+
+/// A commit.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Commit {
+    /// Its id.
+    pub id: String,
+    /// Commits it comes from.
+    pub parents: Vec<String>,
+    /// When it was made.
+    pub time: String,
+    /// What it is about.
+    pub message: String,
+    /// The person or system on whose behalf.
+    pub author: String,
+    /// The agent.
+    pub agent: String,
+    /// The session.
+    pub session: Option<String>,
+    /// The run.
+    pub run: String,
+    /// The model.
+    pub model: String,
+    /// The tool call.
+    pub tool_call: String,
+    /// Whatever else is known, by key.
+    pub pairs: BTreeMap<String, String>,
+    /// Root of its tree.
+    pub tree: String,
+    /// Bytes its files take.
+    pub used_bytes: u64,
+    /// Files, directories and the like that it has.
+    pub inodes: u64,
+    /// Conflicts in it that nobody has settled.
+    pub conflicts: u64,
+    /// Files added, changed and removed against its first parent.
+    pub files: [u64; 3],
+    /// Bytes of these.
+    pub bytes: [u64; 3],
+}
+
+/// A session's commit.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Checkpointed {
+    /// The commit.
+    pub commit: Commit,
+    /// Whether it was made now; else nothing had changed.
+    pub is_new: bool,
+}
+
+/// Something that both sides of a merge changed.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Conflict {
+    /// What kind, such as `content` or `edit-delete`.
+    pub kind: String,
+    /// How it was settled: `kept-both`, `ours` or `theirs`.
+    pub resolution: String,
+    /// Where it is.
+    pub path: String,
+    /// Where the other version was put.
+    pub aside: Option<String>,
+}
+
+/// A session that was published.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Published {
+    /// The session's commit.
+    pub commit: Commit,
+    /// The branch.
+    pub branch: String,
+    /// The commit that the branch is at now.
+    pub head: String,
+    /// `created`, `fast-forward`, `merged` or `up-to-date`.
+    pub outcome: String,
+    /// Conflicts that the policy settled.
+    pub conflicts: Vec<Conflict>,
+    /// The operation, which can be undone.
+    pub operation: Option<String>,
+}
+
+/// A file that differs between two versions.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Change {
+    /// `added`, `removed`, `modified`, `renamed` or `type-changed`.
+    pub what: String,
+    /// Its path; for what was removed, the one it had.
+    pub path: String,
+    /// For what was renamed, the path it had.
+    pub old_path: Option<String>,
+    /// `file`, `directory`, `symlink` and so on.
+    pub kind: String,
+    /// Its content differs.
+    pub content: bool,
+    /// Its permission bits differ.
+    pub mode: bool,
+    /// Its owner or group differs.
+    pub owner: bool,
+    /// Size in bytes before.
+    pub old_size: Option<u64>,
+    /// Size in bytes now.
+    pub new_size: Option<u64>,
+}
+
+/// What differs between two versions.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Diff {
+    /// The commit that was compared with.
+    pub from: String,
+    /// The commit that was compared.
+    pub to: String,
+    /// Files that differ, in the order of their inode numbers.
+    pub items: Vec<Change>,
+    /// There are more than were asked for.
+    pub more: bool,
+}
+
+impl From<PathChange> for Change {
+    fn from(change: PathChange) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Self {
+            what: kebab(&format!("{:?}", change.what)),
+            path: text(&change.path),
+            old_path: change.old_path.as_deref().map(text),
+            kind: kebab(&format!("{:?}", change.kind)),
+            content: change.content,
+            mode: change.mode,
+            owner: change.owner,
+            old_size: change.old_size,
+            new_size: change.new_size,
+        }
+    }
+}
+
+/// A branch or a tag.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Ref {
+    /// Its name.
+    pub name: String,
+    /// `branch` or `tag`.
+    pub kind: String,
+    /// The commit it names.
+    pub commit: String,
+    /// It is not removed, and moves to descendants only.
+    pub protected: bool,
+    /// When it was changed last.
+    pub updated: String,
+}
+
+/// A branch or a tag to be made.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CreateRef {
+    /// Its name.
+    pub name: String,
+    /// The version it is to name.
+    pub version: String,
+    /// A tag, which does not move.
+    #[serde(default)]
+    pub tag: bool,
+    /// Protect it.
+    #[serde(default)]
+    pub protected: bool,
+}
+
+/// An entry of the operation log.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Operation {
+    /// Its id.
+    pub id: String,
+    /// When.
+    pub time: String,
+    /// What was done.
+    pub what: String,
+    /// The agent that did it.
+    pub agent: String,
+    /// The run.
+    pub run: String,
+}
+
+/// An operation to be undone.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Undo {
+    /// Its id.
+    pub operation: String,
+}
+
+impl From<Checkpoint> for About {
+    fn from(asked: Checkpoint) -> Self {
+        Self {
+            message: asked.message,
+            provenance: Provenance {
+                author: asked.author,
+                model: asked.model,
+                tool_call: asked.tool_call,
+                pairs: asked.pairs,
+                ..Provenance::default()
+            },
+        }
+    }
+}
+
+impl From<CommitInfo> for Commit {
+    fn from(info: CommitInfo) -> Self {
+        let record = info.record;
+        let made = record.provenance;
+        let Statistics {
+            added,
+            changed,
+            removed,
+        } = record.statistics;
+        Self {
+            id: info.id.to_string(),
+            parents: record.parents.iter().map(ToString::to_string).collect(),
+            time: show_time(record.time),
+            message: record.message,
+            author: made.author,
+            agent: made.agent,
+            session: made.session.map(|session| session.to_string()),
+            run: made.run,
+            model: made.model,
+            tool_call: made.tool_call,
+            pairs: made.pairs,
+            tree: record.tree.to_string(),
+            used_bytes: record.usage.bytes,
+            inodes: record.usage.inodes,
+            conflicts: record.conflicts,
+            files: [added.files, changed.files, removed.files],
+            bytes: [added.bytes, changed.bytes, removed.bytes],
+        }
+    }
+}
+
+impl From<&StoredConflict> for Conflict {
+    fn from(conflict: &StoredConflict) -> Self {
+        let path = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Self {
+            kind: kebab(&format!("{:?}", conflict.kind)),
+            resolution: kebab(&format!("{:?}", conflict.resolution)),
+            path: path(&conflict.place.path),
+            aside: conflict.aside.as_ref().map(|place| path(&place.path)),
+        }
+    }
+}
+
+impl From<nfs_gateway::Published> for Published {
+    fn from(published: nfs_gateway::Published) -> Self {
+        let outcome = match published.outcome {
+            Outcome::Created => "created",
+            Outcome::FastForward => "fast-forward",
+            Outcome::Merged => "merged",
+            Outcome::UpToDate => "up-to-date",
+        };
+        Self {
+            commit: published.commit.into(),
+            branch: published.branch.as_str().to_owned(),
+            head: published.head.to_string(),
+            outcome: outcome.to_owned(),
+            conflicts: published.conflicts.iter().map(Conflict::from).collect(),
+            operation: published.operation.map(|operation| operation.to_string()),
+        }
+    }
+}
+
+impl From<RefInfo> for Ref {
+    fn from(info: RefInfo) -> Self {
+        let state = info.record.state;
+        let kind = match state.kind {
+            RefKind::Branch => "branch",
+            RefKind::Tag => "tag",
+        };
+        Self {
+            name: info.name.as_str().to_owned(),
+            kind: kind.to_owned(),
+            commit: state.commit.to_string(),
+            protected: state.protected,
+            updated: show_time(info.record.updated),
+        }
+    }
+}
+
+impl From<OperationInfo> for Operation {
+    fn from(info: OperationInfo) -> Self {
+        let at = |commit: Option<base::CommitId>| {
+            commit.map_or_else(|| "nothing".to_owned(), |commit| short(&commit.to_string()))
+        };
+        let what = match &info.record.action {
+            Action::SessionOpened { session, commit } => {
+                format!("opened session {session} at {}", at(*commit))
+            }
+            Action::SessionForked {
+                session, source, ..
+            } => format!("forked session {session} from {source}"),
+            Action::SessionClosed { session, .. } => format!("closed session {session}"),
+            Action::SessionRestored { session, after, .. } => {
+                format!("restored session {session} to {}", at(*after))
+            }
+            Action::RefChanged { change, .. } => {
+                let said = |state: Option<metadata::record::reference::RefState>| {
+                    at(state.map(|state| state.commit))
+                };
+                let (before, after) = (said(change.before), said(change.after));
+                format!("{} from {before} to {after}", change.name.as_str())
+            }
+        };
+        Self {
+            id: info.id.to_string(),
+            time: show_time(info.time),
+            what,
+            agent: info.record.actor.agent,
+            run: info.record.actor.run,
+        }
+    }
+}
+
+/// The first digits of an id, enough for people.
+pub(crate) fn short(id: &str) -> String {
+    id.chars().take(12).collect()
+}
+
+/// `EditDelete` as `edit-delete`.
+fn kebab(name: &str) -> String {
+    let mut text = String::with_capacity(name.len() + 2);
+    for letter in name.chars() {
+        if letter.is_ascii_uppercase() && !text.is_empty() {
+            text.push('-');
+        }
+        text.push(letter.to_ascii_lowercase());
+    }
+    text
+}

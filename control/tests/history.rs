@@ -1,0 +1,329 @@
+//! Sessions that become commits: opened, forked, published, merged, looked at.
+#![allow(missing_docs)]
+
+mod support;
+
+#[cfg(test)]
+mod tests {
+
+    use std::path::Path;
+
+    use crate::support::{Server, fails, json};
+    use nfs3_client::tokio::{TokioConnector, TokioIo};
+    use nfs3_client::{Nfs3Connection, Nfs3ConnectionBuilder};
+    use nfs3_types::nfs3::{
+        CREATE3args, LOOKUP3args, Nfs3Option, Nfs3Result, READ3args, WRITE3args, createhow3,
+        diropargs3, filename3, nfs_fh3, sattr3, stable_how,
+    };
+    use nfs3_types::xdr_codec::Opaque;
+    use serde_json::Value;
+    use tokio::net::TcpStream;
+
+    /// Exit code if something else is in the way.
+    const CONFLICT: i32 = 3;
+
+    struct Mount(Nfs3Connection<TokioIo<TcpStream>>);
+
+    impl Mount {
+        async fn of(server: &Server, opened: &Value) -> Self {
+            let address = server.text("nfs_address");
+            let (host, port) = address.split_once(':').unwrap();
+            let port = port.parse().unwrap();
+            let path = opened["mount_path"].as_str().unwrap().to_owned();
+            let mount = Nfs3ConnectionBuilder::new(TokioConnector, host, path)
+                .connect_from_privileged_port(false)
+                .mount_port(port)
+                .nfs3_port(port)
+                .mount()
+                .await;
+            Self(mount.unwrap())
+        }
+
+        fn place<'a>(&self, name: &'a str) -> diropargs3<'a> {
+            diropargs3 {
+                dir: self.0.root_nfs_fh3(),
+                name: filename3(Opaque::borrowed(name.as_bytes())),
+            }
+        }
+
+        async fn find(&mut self, name: &str) -> Option<nfs_fh3> {
+            let what = self.place(name);
+            match self.0.lookup(&LOOKUP3args { what }).await.unwrap() {
+                Nfs3Result::Ok(found) => Some(found.object),
+                Nfs3Result::Err(_) => None,
+            }
+        }
+
+        /// Writes a file, and does not commit it.
+        async fn write(&mut self, name: &str, content: &[u8]) {
+            let args = CREATE3args {
+                where_: self.place(name),
+                how: createhow3::UNCHECKED(sattr3 {
+                    size: Nfs3Option::Some(0),
+                    ..sattr3::default()
+                }),
+            };
+            let Nfs3Result::Ok(made) = self.0.create(&args).await.unwrap() else {
+                panic!("{name} is not created");
+            };
+            let Nfs3Option::Some(file) = made.obj else {
+                panic!("no handle");
+            };
+            let args = WRITE3args {
+                file,
+                offset: 0,
+                count: u32::try_from(content.len()).unwrap(),
+                stable: stable_how::UNSTABLE,
+                data: Opaque::borrowed(content),
+            };
+            assert!(matches!(
+                self.0.write(&args).await.unwrap(),
+                Nfs3Result::Ok(_)
+            ));
+        }
+
+        async fn read(&mut self, name: &str) -> Option<Vec<u8>> {
+            let file = self.find(name).await?;
+            let args = READ3args {
+                file,
+                offset: 0,
+                count: 1 << 20,
+            };
+            match self.0.read(&args).await.unwrap() {
+                Nfs3Result::Ok(read) => Some(read.data.as_ref().to_vec()),
+                Nfs3Result::Err(_) => panic!("{name} is not read"),
+            }
+        }
+    }
+
+    fn open(dir: &Path, more: &[&str]) -> Value {
+        json(&[&["session", "open"], more].concat(), dir)
+    }
+
+    fn id(session: &Value) -> &str {
+        session["id"].as_str().unwrap()
+    }
+
+    fn publish(dir: &Path, session: &Value, more: &[&str]) -> Value {
+        json(&[&["session", "publish", id(session)], more].concat(), dir)
+    }
+
+    async fn mounted(server: &Server, dir: &Path, more: &[&str]) -> (Value, Mount) {
+        let session = open(dir, more);
+        let mount = Mount::of(server, &session).await;
+        (session, mount)
+    }
+
+    #[tokio::test]
+    async fn disjoint_work_merges_and_clashes_are_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let server = Server::start("up", dir);
+        let (first, mut mount) = mounted(&server, dir, &["--agent", "one"]).await;
+        mount
+            .write("shared", b"one\ntwo\nthree\nfour\nfive\n")
+            .await;
+        mount.write("binary", &[0; 200_000]).await;
+        let made = publish(dir, &first, &["-m", "begin", "--pair", "ticket=7"]);
+        assert_eq!(made["outcome"], "created");
+        let again = publish(dir, &first, &[]);
+        assert_eq!(
+            (&again["outcome"], &again["head"]),
+            (&"up-to-date".into(), &made["head"])
+        );
+
+        // Three that begin with the same.
+        let (left, mut left_files) = mounted(&server, dir, &["--agent", "left"]).await;
+        let (right, mut right_files) = mounted(&server, dir, &["--run", "r2"]).await;
+        let (third, mut third_files) = mounted(&server, dir, &[]).await;
+        for files in [&mut left_files, &mut right_files, &mut third_files] {
+            assert_eq!(files.read("binary").await.unwrap(), [0; 200_000]);
+        }
+        left_files.write("left", b"left").await;
+        left_files
+            .write("shared", b"ONE\ntwo\nthree\nfour\nfive\n")
+            .await;
+        right_files.write("right", &[7; 300_000]).await;
+        right_files
+            .write("shared", b"one\ntwo\nthree\nfour\nFIVE\n")
+            .await;
+        third_files
+            .write("shared", b"1\ntwo\nthree\nfour\nfive\n")
+            .await;
+        third_files.write("third", b"third").await;
+        assert_eq!(
+            publish(dir, &left, &["-m", "left"])["outcome"],
+            "fast-forward"
+        );
+        assert_eq!(publish(dir, &right, &["-m", "right"])["outcome"], "merged");
+        let head = json(&["show"], dir)["id"].clone();
+        let publish_third = ["session", "publish", id(&third), "-m", "third"];
+        fails(&publish_third, dir, CONFLICT, &["shared", "policy"]);
+        // Nothing of it is there.
+        assert_eq!(json(&["show"], dir)["id"], head);
+
+        let (_, mut merged) = mounted(&server, dir, &["--read-only"]).await;
+        assert_eq!(merged.read("left").await.unwrap(), b"left");
+        assert_eq!(merged.read("right").await.unwrap(), [7; 300_000]);
+        assert_eq!(
+            merged.read("shared").await.unwrap(),
+            b"ONE\ntwo\nthree\nfour\nFIVE\n"
+        );
+        assert_eq!(merged.read("third").await, None);
+
+        let settled = publish(dir, &third, &["--policy", "keep-both"]);
+        assert_eq!(settled["outcome"], "merged");
+        let aside = settled["conflicts"][0]["aside"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        let (_, mut both) = mounted(&server, dir, &[]).await;
+        assert_eq!(
+            both.read("shared").await.unwrap(),
+            b"ONE\ntwo\nthree\nfour\nFIVE\n"
+        );
+        assert_eq!(
+            both.read(&aside).await.unwrap(),
+            b"1\ntwo\nthree\nfour\nfive\n"
+        );
+        assert_eq!(both.read("third").await.unwrap(), b"third");
+
+        let diff = json(&["diff", "--from", "main~2"], dir);
+        let told: Vec<_> = (diff["items"].as_array().unwrap().iter())
+            .map(|change| {
+                (
+                    change["what"].as_str().unwrap(),
+                    change["path"].as_str().unwrap(),
+                )
+            })
+            .collect();
+        assert!(
+            told.contains(&("added", "third")) && told.contains(&("added", "right")),
+            "{diff}"
+        );
+        assert!(told.contains(&("modified", "shared")), "{diff}");
+
+        // Every commit says who made it; all of it outlives a kill.
+        server.kill();
+        let server = Server::start("up", dir);
+        let log = json(&["log"], dir);
+        let by = |agent: &str| {
+            let log = log.as_array().unwrap();
+            log.iter().filter(|commit| commit["agent"] == agent).count()
+        };
+        assert_eq!((by("one"), by("left")), (1, 1));
+        assert_eq!(log.as_array().unwrap().len(), 6, "{log}");
+        assert_eq!(
+            json(&["log", "--agent", "left"], dir)
+                .as_array()
+                .unwrap()
+                .len(),
+            1
+        );
+        let old = made["head"].as_str().unwrap();
+        let (_, mut before) = mounted(&server, dir, &["--version", &old[..10]]).await;
+        assert_eq!(before.read("left").await, None);
+        assert_eq!(
+            before.read("shared").await.unwrap(),
+            b"one\ntwo\nthree\nfour\nfive\n"
+        );
+        assert_eq!(json(&["show", &old[..10]], dir)["pairs"]["ticket"], "7");
+        assert_eq!(server.terminate(), Some(0));
+        let checked = json(&["check"], dir);
+        assert_eq!(checked["clean"], true, "{checked}");
+    }
+
+    #[tokio::test]
+    async fn forks_have_all_that_was_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let server = Server::start("up", dir);
+        let (source, mut files) = mounted(&server, dir, &[]).await;
+        files.write("small", b"small").await;
+        files.write("large", &[3; 700_000]).await;
+        let mut forks = Vec::new();
+        for round in 0..8_u8 {
+            let fork = json(&["session", "fork", id(&source), "--agent", "f"], dir);
+            files.write("later", &[round; 100]).await;
+            files.write("large", &[round; 200_000]).await;
+            forks.push((round, fork));
+        }
+        assert_eq!(
+            json(&["session", "close", id(&source)], dir)["closed"],
+            source["id"]
+        );
+        for (round, fork) in &forks {
+            let mut files = Mount::of(&server, fork).await;
+            assert_eq!(files.read("small").await.unwrap(), b"small");
+            let (large, later) = (files.read("large").await, files.read("later").await);
+            match round.checked_sub(1) {
+                None => {
+                    assert_eq!(large.unwrap(), [3; 700_000]);
+                    assert_eq!(later, None);
+                }
+                Some(before) => {
+                    assert_eq!(large.unwrap(), [before; 200_000]);
+                    assert_eq!(later.unwrap(), [before; 100]);
+                }
+            }
+            files.write("small", &[*round; 10]).await;
+            let branch = format!("fork/{round}");
+            let done = publish(dir, fork, &["--branch", &branch, "-m", "fork"]);
+            assert_eq!(done["outcome"], "created");
+            // What has no commit in common began with an empty workspace.
+            let done = publish(dir, fork, &["--policy", "theirs"]);
+            let expected = if *round == 0 { "created" } else { "merged" };
+            assert_eq!(done["outcome"], expected);
+        }
+        let (_, mut files) = mounted(&server, dir, &[]).await;
+        assert_eq!(files.read("small").await.unwrap(), [7; 10]);
+        let refs = json(&["ref", "ls"], dir);
+        assert_eq!(refs.as_array().unwrap().len(), forks.len() + 1);
+        assert!(json(&["gc"], dir)["error"].is_null());
+        let (_, mut files) = mounted(&server, dir, &["--version", "fork/5"]).await;
+        assert_eq!(files.read("small").await.unwrap(), [5; 10]);
+        assert_eq!(files.read("large").await.unwrap(), [4; 200_000]);
+        assert_eq!(server.terminate(), Some(0));
+        assert_eq!(json(&["check"], dir)["clean"], true);
+    }
+
+    #[test]
+    fn refs_are_kept_and_undone() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let _server = Server::start("up", dir);
+        fails(&["log"], dir, 4, &["main"]);
+        let session = open(dir, &[]);
+        publish(dir, &session, &["-m", "empty"]);
+        json(&["ref", "create", "v1", "main", "--tag"], dir);
+        json(&["ref", "create", "work/a"], dir);
+        fails(&["ref", "create", "work/a"], dir, CONFLICT, &["work/a"]);
+        fails(&["ref", "create", "bad..name"], dir, 2, &[".."]);
+        fails(&["show", "nothing"], dir, 4, &["nothing"]);
+        json(&["ref", "protect", "work/a"], dir);
+        fails(&["ref", "delete", "work/a"], dir, CONFLICT, &["protected"]);
+        json(&["ref", "unprotect", "work/a"], dir);
+        json(&["ref", "delete", "work/a"], dir);
+        let log = json(&["op", "log", "--limit", "1"], dir);
+        json(&["op", "undo", log[0]["id"].as_str().unwrap()], dir);
+        let refs = json(&["ref", "ls"], dir);
+        let names: Vec<_> = (refs.as_array().unwrap().iter())
+            .map(|found| found["name"].as_str().unwrap())
+            .collect();
+        assert_eq!(names, ["main", "v1", "work/a"]);
+        let done = publish(dir, &session, &["--policy", "ours"]);
+        assert_eq!(done["outcome"], "up-to-date");
+        fails(
+            &["session", "publish", id(&session), "--policy", "both"],
+            dir,
+            2,
+            &["keep-both"],
+        );
+        fails(
+            &["session", "publish", "00ff", "-m", "x"],
+            dir,
+            4,
+            &["no such session"],
+        );
+    }
+}

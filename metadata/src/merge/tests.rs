@@ -1,0 +1,8 @@
+//! Merges of images that real operations made, checked by the rules of `check`.
+
+mod laws;
+mod limits;
+mod merging;
+mod rows;
+mod trees;
+mod world;

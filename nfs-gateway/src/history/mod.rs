@@ -1,0 +1,337 @@
+//! Checkpoints and publishing: from a live session to commits and refs
+//! (`docs/design/0004-history.md`).
+//!
+//! Everything here holds the chunk store: what it refers to is not collected before a commit or a
+//! session's record names it.
+
+mod content;
+mod merge;
+
+use std::sync::Arc;
+
+use base::{CommitId, NodeId, OperationId, SessionId, TenantId, WorkspaceId};
+use metadata::compare::{SnapshotError, statistics};
+use metadata::image::{NameHasher, Usage};
+use metadata::merge::{MergeError, Policy};
+use metadata::record::commit::Provenance;
+use metadata::record::conflict::Conflict;
+use metadata::record::operation::Cause;
+use metadata::record::reference::{RefKind, RefName, RefState};
+use metadata::record::workspace::WorkspaceRecord;
+use metadata::session::tree_of;
+use metadata::store::{CommitInfo, NewCommit, SessionInfo, StoreError};
+use metadata::tree::{Root, Tree, TreeError};
+
+use crate::gateway::Gateway;
+use crate::session::FreezeError;
+
+/// How often a publish begins anew because the branch moved meanwhile.
+const ATTEMPTS_MAX: u32 = 16;
+
+/// Why a checkpoint or a publish failed. Nothing was published then.
+#[derive(Debug, thiserror::Error)]
+pub enum HistoryError {
+    /// The session cannot be frozen.
+    #[error(transparent)]
+    Freeze(#[from] FreezeError),
+    /// The store refuses or fails.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A tree cannot be read or made.
+    #[error(transparent)]
+    Tree(#[from] TreeError),
+    /// What changed cannot be counted.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
+    /// The merge cannot be made.
+    #[error("merge: {0}")]
+    Merge(#[from] MergeError),
+    /// Both sides changed the same things.
+    #[error(
+        "clashes with what branch {branch:?} has, in {} places: publish with a policy, to another branch, \
+         or make the changes again in a session of that branch",
+        conflicts.len()
+    )]
+    Conflicts {
+        /// The branch.
+        branch: String,
+        /// What clashes.
+        conflicts: Vec<Conflict>,
+    },
+    /// The branch moved each time.
+    #[error("branch {branch:?} moves all the time; try again")]
+    Busy {
+        /// The branch.
+        branch: String,
+    },
+}
+
+/// A checkpoint.
+#[derive(Clone, Debug)]
+pub struct Checkpoint {
+    /// The commit that the session stands on now.
+    pub commit: CommitInfo,
+    /// It was made now. Otherwise nothing had changed since the last one.
+    pub is_new: bool,
+}
+
+/// What publishing came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The branch was made.
+    Created,
+    /// The branch went forward to the session's commit.
+    FastForward,
+    /// The branch went on to a merge of what it had and the session's commit.
+    Merged,
+    /// The branch had all of it.
+    UpToDate,
+}
+
+/// A publish.
+#[derive(Clone, Debug)]
+pub struct Published {
+    /// The session's commit.
+    pub commit: CommitInfo,
+    /// Where the branch is now.
+    pub head: CommitId,
+    /// The branch.
+    pub branch: RefName,
+    /// How it got there.
+    pub outcome: Outcome,
+    /// Conflicts that the policy settled.
+    pub conflicts: Vec<Conflict>,
+    /// The operation on the branch, which can be undone.
+    pub operation: Option<OperationId>,
+}
+
+/// What a commit is to say beside its content.
+#[derive(Clone, Debug, Default)]
+pub struct About {
+    /// What it is about.
+    pub message: String,
+    /// Who and what made it. Agent, run and session are the session's if they are not said.
+    pub provenance: Provenance,
+}
+
+/// What all steps of one call need.
+struct Scene {
+    tenant: TenantId,
+    workspace: WorkspaceId,
+    hasher: NameHasher,
+    session: SessionInfo,
+    tree: Tree,
+}
+
+impl Gateway {
+    /// Makes a commit of a session's image as of some moment during this call, on top of the one
+    /// that it stands on. It is on no branch yet. If nothing has changed there is no new commit.
+    ///
+    /// # Errors
+    ///
+    /// See [`HistoryError`].
+    ///
+    /// # Cancellation
+    ///
+    /// Not cancel-safe: the commit may or may not have been made.
+    pub async fn checkpoint(
+        self: &Arc<Self>,
+        tenant: TenantId,
+        session: SessionId,
+        about: About,
+    ) -> Result<Checkpoint, HistoryError> {
+        let _hold = self.chunks.hold();
+        let scene = self.scene(tenant, session).await?;
+        self.commit_session(&scene, about).await
+    }
+
+    /// Makes a checkpoint, and brings it to a branch: the session's, or another. A branch that has
+    /// gone on meanwhile gets a merge; all of it is published or nothing.
+    ///
+    /// # Errors
+    ///
+    /// See [`HistoryError`].
+    ///
+    /// # Cancellation
+    ///
+    /// Not cancel-safe: it may or may not have been published.
+    pub async fn publish(
+        self: &Arc<Self>,
+        tenant: TenantId,
+        session: SessionId,
+        about: About,
+        branch: Option<RefName>,
+        policy: Policy,
+    ) -> Result<Published, HistoryError> {
+        let _hold = self.chunks.hold();
+        let scene = self.scene(tenant, session).await?;
+        let branch = match branch {
+            Some(branch) => branch,
+            None => {
+                let named = RefName::new(&scene.session.record.branch);
+                named.unwrap_or_else(|_| RefName::main())
+            }
+        };
+        let done = self.commit_session(&scene, about).await?;
+        for _ in 0..ATTEMPTS_MAX {
+            match self.advance(&scene, &done.commit, &branch, policy).await {
+                // It moved meanwhile: what it has now is looked at.
+                Err(HistoryError::Store(
+                    StoreError::Changed { .. } | StoreError::Exists { .. },
+                )) => {}
+                result => return result,
+            }
+        }
+        let branch = branch.as_str().to_owned();
+        Err(HistoryError::Busy { branch })
+    }
+
+    async fn scene(&self, tenant: TenantId, id: SessionId) -> Result<Scene, HistoryError> {
+        let session = self.store.session(tenant, id).await?;
+        let workspace = self.store.workspace(session.record.workspace).await?;
+        let tree = self.tree(tenant, &workspace.record).await?;
+        Ok(Scene {
+            tenant,
+            workspace: workspace.id,
+            hasher: NameHasher::new(workspace.record.name_key),
+            session,
+            tree,
+        })
+    }
+
+    /// The trees of a workspace.
+    ///
+    /// # Errors
+    ///
+    /// The store fails.
+    pub async fn tree(
+        &self,
+        tenant: TenantId,
+        workspace: &WorkspaceRecord,
+    ) -> Result<Tree, StoreError> {
+        let owner = self.store.tenant(tenant).await?;
+        Ok(tree_of(&self.trees, tenant, &owner, workspace))
+    }
+
+    async fn commit_session(
+        self: &Arc<Self>,
+        scene: &Scene,
+        about: About,
+    ) -> Result<Checkpoint, HistoryError> {
+        let (id, record) = (scene.session.id, &scene.session.record);
+        let root = self.snapshot(id).await?;
+        let parent = match record.commit {
+            Some(parent) => Some(self.store.commit(scene.workspace, parent).await?),
+            None => None,
+        };
+        let before = parent.as_ref().map(|parent| root_of(&parent.record.tree));
+        if let Some(commit) = parent.clone()
+            && before == Some(root)
+        {
+            return Ok(Checkpoint {
+                commit,
+                is_new: false,
+            });
+        }
+        let or = |said: String, own: &str| {
+            if said.is_empty() {
+                own.to_owned()
+            } else {
+                said
+            }
+        };
+        let provenance = Provenance {
+            agent: or(about.provenance.agent, &record.agent),
+            run: or(about.provenance.run, &record.run),
+            session: Some(id),
+            ..about.provenance
+        };
+        let new = NewCommit {
+            tree: node_of(root),
+            usage: self.usage(&scene.tree, root).await?,
+            parents: record.commit.into_iter().collect(),
+            statistics: statistics(&scene.tree, &scene.hasher, before, root).await?,
+            conflicts: 0,
+            message: about.message,
+            provenance,
+        };
+        let commit = self.store.put_commit(scene.workspace, new).await?;
+        self.store
+            .set_session_commit(scene.tenant, id, record.commit, commit.id)
+            .await?;
+        tracing::info!(session = %id, commit = %commit.id, "session committed");
+        Ok(Checkpoint {
+            commit,
+            is_new: true,
+        })
+    }
+
+    async fn usage(&self, tree: &Tree, root: Root) -> Result<Usage, TreeError> {
+        let counters = tree.counters(root).await?;
+        Ok(Usage {
+            bytes: counters.bytes,
+            // The root directory is not counted.
+            inodes: counters.inodes.saturating_sub(1),
+        })
+    }
+
+    /// Brings a commit to a branch as it is now.
+    async fn advance(
+        self: &Arc<Self>,
+        scene: &Scene,
+        commit: &CommitInfo,
+        branch: &RefName,
+        policy: Policy,
+    ) -> Result<Published, HistoryError> {
+        let (store, workspace) = (&self.store, scene.workspace);
+        let cause = Cause::Published(scene.session.id);
+        let published = |head, outcome, operation| Published {
+            commit: commit.clone(),
+            head,
+            branch: branch.clone(),
+            outcome,
+            conflicts: Vec::new(),
+            operation,
+        };
+        let head = match store.reference(workspace, branch).await {
+            Ok(found) => found.record.state.commit,
+            Err(StoreError::NotFound { .. }) => {
+                let state = RefState {
+                    commit: commit.id,
+                    kind: RefKind::Branch,
+                    protected: false,
+                };
+                let made = store.create_ref(workspace, branch, state, cause).await?;
+                return Ok(published(commit.id, Outcome::Created, Some(made)));
+            }
+            Err(error) => return Err(error.into()),
+        };
+        if store.is_ancestor(workspace, commit.id, head).await? {
+            return Ok(published(head, Outcome::UpToDate, None));
+        }
+        if store.is_ancestor(workspace, head, commit.id).await? {
+            let moved = store
+                .move_ref(workspace, branch, head, commit.id, cause)
+                .await?;
+            return Ok(published(commit.id, Outcome::FastForward, moved));
+        }
+        let merged = self
+            .merge_into(scene, commit, (branch, head), policy)
+            .await?;
+        let moved = store
+            .move_ref(workspace, branch, head, merged.commit.id, cause)
+            .await?;
+        Ok(Published {
+            conflicts: merged.conflicts,
+            ..published(merged.commit.id, Outcome::Merged, moved)
+        })
+    }
+}
+
+fn root_of(node: &NodeId) -> Root {
+    Root::from_bytes(*node.as_bytes())
+}
+
+fn node_of(root: Root) -> NodeId {
+    NodeId::new(root.to_bytes())
+}

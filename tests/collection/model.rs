@@ -1,0 +1,890 @@
+//! The model test of trees and collections: jobs that write, freeze, fold, fork, commit and close
+//! sessions, and collections, one call to a store at a time, in any order, with crashes.
+//!
+//! The metadata store, the chunk store, trees, folds, forks, commits and the walk over references are
+//! the real ones. Their calls stop at a gate, so that whatever else runs may come in between. A job
+//! stands for what the gateway does around them; each rule of `docs/design/0002-collection.md` can
+//! be left out, and then something is lost.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::task::Poll;
+
+use base::{
+    ChunkId, Clock, DomainId, Epoch, GatewayId, InodeId, NodeId, Rng, SessionId, SystemClock,
+    TenantId, WorkspaceId,
+};
+use bytes::Bytes;
+use chunkstore::local::{LocalOptions, LocalStore, Marked, Thoroughness};
+use chunkstore::{ChunkFuture, ChunkStore, Domain, Hold};
+use metadata::image::{Block, Body, Usage};
+use metadata::keyspace::{self, image as keys};
+use metadata::kv::memory::MemoryKv;
+use metadata::kv::{
+    AtomicOp, Committed, Isolation, KeyRange, Kv, KvFuture, RangeLimit, RangePage, Transaction,
+    Version,
+};
+use metadata::layers::{LayerId, Layers};
+use metadata::record::block;
+use metadata::record::commit::{Provenance, Statistics};
+use metadata::record::session::{Identity, SessionRecord};
+use metadata::record::workspace::{TenantRecord, WorkspaceRecord};
+use metadata::references::References;
+use metadata::session::{fold, session_layers, take_over, tree_of};
+use metadata::store::{ForkSession, NewCommit, NewWorkspace, OpenSession, Store};
+use nfs_gateway::ChunkTrees;
+
+const TENANT: TenantId = TenantId::DEFAULT;
+const DOMAIN: DomainId = DomainId::new(TENANT.raw());
+const GATEWAY: GatewayId = GatewayId::new(7);
+const FILE: InodeId = InodeId::new(5000);
+
+/// Blocks of the file that are never changed, so that a tree has several nodes.
+const FILLERS: u32 = 600;
+/// Blocks that are, spread over the file.
+const SLOTS: u32 = 8;
+/// Few, so that what was removed is soon put again.
+const CONTENTS: u64 = 12;
+const SESSIONS_MAX: usize = 5;
+const COMMITS_MAX: u64 = 3;
+const FROZEN_MAX: usize = 5;
+const JOBS_MAX: usize = 5;
+const STEPS: u32 = 1500;
+
+/// A rule that is left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mutation {
+    /// Roots that were copied are not walked.
+    NoGreyRoots,
+    /// A fork does not hold the chunk store.
+    NoHoldInFork,
+    /// A fold does not.
+    NoHoldInFold,
+    /// A commit does not.
+    NoHoldInCommit,
+    /// A fold does not touch what it copies references of.
+    NoTouchInFold,
+    /// Only deltas are walked.
+    NoTrees,
+}
+
+/// Where jobs stop.
+#[derive(Debug, Default)]
+struct Gate(AtomicBool);
+
+impl Gate {
+    async fn pass(&self) {
+        let mut is_here = false;
+        std::future::poll_fn(|cx| {
+            if std::mem::replace(&mut is_here, true) {
+                return Poll::Ready(());
+            }
+            self.0.store(true, SeqCst);
+            // Whoever is not a job goes on at once.
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+/// A metadata store each of whose calls stops at the gate.
+#[derive(Clone, Debug)]
+struct GatedKv {
+    inner: Arc<MemoryKv>,
+    gate: Arc<Gate>,
+    /// Sessions and commits are not seen.
+    deltas_only: bool,
+}
+
+impl Kv for GatedKv {
+    fn begin(&self) -> Box<dyn Transaction> {
+        Box::new(GatedTransaction {
+            inner: self.inner.begin(),
+            gate: Arc::clone(&self.gate),
+            deltas_only: self.deltas_only,
+        })
+    }
+}
+
+#[derive(Debug)]
+struct GatedTransaction {
+    inner: Box<dyn Transaction>,
+    gate: Arc<Gate>,
+    deltas_only: bool,
+}
+
+impl Transaction for GatedTransaction {
+    fn read_version(&self) -> KvFuture<'_, Version> {
+        self.inner.read_version()
+    }
+
+    fn set_read_version(&mut self, version: Version) {
+        self.inner.set_read_version(version);
+    }
+
+    fn get<'a>(&'a self, key: &'a [u8], isolation: Isolation) -> KvFuture<'a, Option<Bytes>> {
+        Box::pin(async move {
+            self.gate.pass().await;
+            self.inner.get(key, isolation).await
+        })
+    }
+
+    fn get_range<'a>(
+        &'a self,
+        range: &'a KeyRange,
+        limit: RangeLimit,
+        isolation: Isolation,
+    ) -> KvFuture<'a, RangePage> {
+        Box::pin(async move {
+            self.gate.pass().await;
+            let is_hidden = matches!(range.start.first(), Some(b's' | b'k'));
+            if self.deltas_only && is_hidden {
+                return Ok(RangePage::default());
+            }
+            self.inner.get_range(range, limit, isolation).await
+        })
+    }
+
+    fn set(&mut self, key: &[u8], value: &[u8]) {
+        self.inner.set(key, value);
+    }
+
+    fn clear(&mut self, key: &[u8]) {
+        self.inner.clear(key);
+    }
+
+    fn clear_range(&mut self, range: &KeyRange) {
+        self.inner.clear_range(range);
+    }
+
+    fn atomic(&mut self, op: AtomicOp, key: &[u8], operand: &[u8]) {
+        self.inner.atomic(op, key, operand);
+    }
+
+    fn add_read_conflict_range(&mut self, range: &KeyRange) {
+        self.inner.add_read_conflict_range(range);
+    }
+
+    fn add_write_conflict_range(&mut self, range: &KeyRange) {
+        self.inner.add_write_conflict_range(range);
+    }
+
+    fn commit(self: Box<Self>) -> KvFuture<'static, Committed> {
+        Box::pin(async move {
+            self.gate.pass().await;
+            self.inner.commit().await
+        })
+    }
+}
+
+/// A chunk store whose writes stop at the gate.
+#[derive(Debug)]
+struct GatedChunks {
+    inner: LocalStore,
+    gate: Arc<Gate>,
+}
+
+impl ChunkStore for GatedChunks {
+    fn put(&self, domain: Domain, content: Bytes) -> ChunkFuture<'_, ChunkId> {
+        Box::pin(async move {
+            self.gate.pass().await;
+            self.inner.put(domain, content).await
+        })
+    }
+
+    fn sync(&self) -> ChunkFuture<'_, ()> {
+        Box::pin(async {
+            self.gate.pass().await;
+            self.inner.sync().await
+        })
+    }
+
+    fn get(&self, domain: Domain, id: ChunkId) -> ChunkFuture<'_, Bytes> {
+        self.inner.get(domain, id)
+    }
+
+    fn cached(&self, domain: Domain, id: ChunkId) -> Option<Bytes> {
+        self.inner.cached(domain, id)
+    }
+
+    fn hold(&self) -> Hold {
+        self.inner.hold()
+    }
+
+    fn touch(&self, domain: DomainId, id: ChunkId) {
+        self.inner.touch(domain, id);
+    }
+}
+
+/// What a gateway has in memory of a session.
+#[derive(Debug)]
+struct Owned {
+    epoch: Epoch,
+    generation: u32,
+    /// A flush is in flight.
+    is_flushing: bool,
+    /// Layers are folded.
+    is_folding: bool,
+}
+
+/// A process: all that a crash ends.
+struct Process {
+    kv: Arc<GatedKv>,
+    /// What the walk over references sees.
+    walked: GatedKv,
+    chunks: Arc<GatedChunks>,
+    trees: ChunkTrees,
+    store: Store,
+    sessions: RefCell<BTreeMap<SessionId, Owned>>,
+    workspace: (WorkspaceId, WorkspaceRecord),
+    tenant: TenantRecord,
+    mutation: Option<Mutation>,
+    tally: Rc<Tally>,
+}
+
+/// What was done.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) writes: Cell<u64>,
+    pub(crate) cuts: Cell<u64>,
+    pub(crate) folds: Cell<u64>,
+    pub(crate) forks: Cell<u64>,
+    pub(crate) commits: Cell<u64>,
+    pub(crate) collections: Cell<u64>,
+    /// Copies that a walk had to be told of.
+    pub(crate) grey: Cell<u64>,
+    pub(crate) crashes: Cell<u64>,
+}
+
+fn add(counter: &Cell<u64>) {
+    counter.set(counter.get() + 1);
+}
+
+/// `None` if the job came to nothing, as it may: another one won, or its session is gone.
+type Job = Pin<Box<dyn Future<Output = Option<()>>>>;
+type Collecting = Pin<Box<dyn Future<Output = Result<(), String>>>>;
+
+fn content(number: u64) -> Bytes {
+    let rng = Rng::seeded(number + 1);
+    (0..40).flat_map(|_| rng.u64().to_be_bytes()).collect()
+}
+
+fn slot_key(slot: u32) -> Vec<u8> {
+    keys::block(FILE, slot * (FILLERS / SLOTS) + 1)
+}
+
+fn open_local(dir: &Path) -> Option<LocalStore> {
+    let options = LocalOptions {
+        pack_bytes: 0,
+        reserve_bytes: 0,
+        ..LocalOptions::default()
+    };
+    LocalStore::open(dir, options, Arc::new(SystemClock::new())).ok()
+}
+
+impl Process {
+    fn domain(&self) -> Domain {
+        Domain {
+            id: DOMAIN,
+            key: self.tenant.domain_key,
+        }
+    }
+
+    fn hold_unless(&self, mutation: Mutation) -> Hold {
+        if self.mutation == Some(mutation) {
+            return Hold::none();
+        }
+        self.chunks.hold()
+    }
+
+    async fn record(&self, id: SessionId) -> Option<SessionRecord> {
+        let key = keyspace::session_meta(id);
+        let found = self.kv.begin().get(&key, Isolation::Snapshot).await;
+        Some(SessionRecord::decode(&found.unwrap()?).unwrap())
+    }
+
+    fn layers(&self, id: SessionId, record: &SessionRecord) -> Layers {
+        let workspace = &self.workspace.1;
+        let tree = tree_of(&self.trees, record.tenant, &self.tenant, workspace);
+        session_layers(id, record, workspace, tree)
+    }
+
+    async fn own(&self, id: SessionId) -> Option<()> {
+        let owned = take_over(self.kv.as_ref(), &self.trees, id, GATEWAY, 1).await;
+        let owned = owned.ok()?;
+        let owned = Owned {
+            epoch: owned.fence.epoch(),
+            generation: owned.session.generation,
+            is_flushing: false,
+            is_folding: false,
+        };
+        self.sessions.borrow_mut().insert(id, owned);
+        Some(())
+    }
+
+    /// The open layer, if no other flush is in flight. [`Process::flushed`] ends it.
+    fn begin_flush(&self, id: SessionId) -> Option<u32> {
+        let mut sessions = self.sessions.borrow_mut();
+        let owned = sessions.get_mut(&id).filter(|owned| !owned.is_flushing)?;
+        owned.is_flushing = true;
+        Some(owned.generation)
+    }
+
+    fn flushed(&self, id: SessionId, generation: u32) {
+        if let Some(owned) = self.sessions.borrow_mut().get_mut(&id) {
+            owned.is_flushing = false;
+            owned.generation = generation;
+        }
+    }
+
+    /// Writes to the open layer, unless the session has been closed.
+    async fn flush(&self, id: SessionId, generation: u32, key: &[u8], value: Option<&Block>) {
+        let mut txn = self.kv.begin();
+        let owner = keyspace::session_owner(id);
+        let found = txn.get(&owner, Isolation::Serializable).await.unwrap();
+        if found.is_some() {
+            let key = [&keyspace::delta(id, generation), key].concat();
+            match value {
+                Some(block) => txn.set(&key, &[&[1], &*block::encode(block)].concat()),
+                None => txn.set(&key, &[0]),
+            }
+            // A conflict is the end of the session.
+            let _: Result<_, _> = txn.commit().await;
+        }
+        self.flushed(id, generation);
+    }
+
+    async fn write(self: Rc<Self>, id: SessionId, slot: u32, number: u64) -> Option<()> {
+        let hold = self.chunks.hold();
+        let chunk = self.chunks.put(self.domain(), content(number)).await;
+        self.chunks.sync().await.unwrap();
+        let generation = self.begin_flush(id)?;
+        let block = Block::chunk(chunk.unwrap(), 320);
+        let key = slot_key(slot);
+        self.flush(id, generation, &key, Some(&block)).await;
+        add(&self.tally.writes);
+        drop(hold);
+        Some(())
+    }
+
+    /// Makes a block shorter: copies its reference into the open layer, without touching it.
+    async fn cut(self: Rc<Self>, id: SessionId, slot: u32) -> Option<()> {
+        let generation = self.begin_flush(id)?;
+        let shown = self.shown(id, &slot_key(slot)).await;
+        if let Some(mut block) = shown
+            && let Body::Chunk { bytes, .. } = block.body
+            && bytes > 1
+        {
+            block.cut(bytes - 1);
+            let key = slot_key(slot);
+            self.flush(id, generation, &key, Some(&block)).await;
+            add(&self.tally.cuts);
+        }
+        self.flushed(id, generation);
+        Some(())
+    }
+
+    /// What the session shows, as it has it in memory.
+    async fn shown(&self, id: SessionId, key: &[u8]) -> Option<Block> {
+        loop {
+            let record = self.record(id).await?;
+            let txn = self.kv.begin();
+            let value = self.layers(id, &record).get(txn.as_ref(), key).await;
+            // A fold may have replaced what was read.
+            if self.record(id).await? == record {
+                return Some(block::decode(&value.unwrap()?).unwrap());
+            }
+        }
+    }
+
+    async fn remove(self: Rc<Self>, id: SessionId, slot: u32) -> Option<()> {
+        let generation = self.begin_flush(id)?;
+        self.flush(id, generation, &slot_key(slot), None).await;
+        Some(())
+    }
+
+    async fn freeze(self: Rc<Self>, id: SessionId) -> Option<()> {
+        let generation = self.begin_flush(id)?;
+        let frozen = self.try_freeze(id, generation).await;
+        self.flushed(id, generation + u32::from(frozen == Some(true)));
+        frozen.map(|_| ())
+    }
+
+    async fn try_freeze(&self, id: SessionId, generation: u32) -> Option<bool> {
+        let mut txn = self.kv.begin();
+        let key = keyspace::session_meta(id);
+        let found = txn.get(&key, Isolation::Serializable).await.unwrap()?;
+        let mut record = SessionRecord::decode(&found).unwrap();
+        if record.frozen.len() >= FROZEN_MAX {
+            return Some(false);
+        }
+        let layer = LayerId {
+            session: id,
+            generation,
+        };
+        record.frozen.insert(0, layer);
+        record.generation = generation + 1;
+        txn.set(&key, &record.encode());
+        txn.set(&keyspace::layer_user(id, generation, id), &[]);
+        Some(txn.commit().await.is_ok())
+    }
+
+    /// As `nfs_gateway`'s fold.
+    async fn fold(self: Rc<Self>, id: SessionId) -> Option<()> {
+        let epoch = self.begin_fold(id)?;
+        let folded = self.fold_now(id, epoch).await;
+        self.folded(id);
+        folded
+    }
+
+    fn begin_fold(&self, id: SessionId) -> Option<Epoch> {
+        let mut sessions = self.sessions.borrow_mut();
+        let owned = sessions.get_mut(&id).filter(|owned| !owned.is_folding)?;
+        owned.is_folding = true;
+        Some(owned.epoch)
+    }
+
+    fn folded(&self, id: SessionId) {
+        if let Some(owned) = self.sessions.borrow_mut().get_mut(&id) {
+            owned.is_folding = false;
+        }
+    }
+
+    async fn fold_now(&self, id: SessionId, epoch: Epoch) -> Option<()> {
+        let record = self.record(id).await?;
+        if record.frozen.is_empty() {
+            return None;
+        }
+        let hold = self.hold_unless(Mutation::NoHoldInFold);
+        let layers = self.layers(id, &record);
+        let touches = self.mutation != Some(Mutation::NoTouchInFold);
+        let chunks = &self.chunks;
+        let touch = move |id| {
+            if touches {
+                chunks.touch(DOMAIN, id);
+            }
+        };
+        let folded = fold(self.kv.as_ref(), layers.frozen(), layers.base(), touch).await;
+        // The session was closed under it.
+        let root = folded.ok()?.root;
+        let before = (layers.frozen(), record.base);
+        let replaced = self
+            .store
+            .replace_layers(id, (GATEWAY, epoch), before, root);
+        let replaced = replaced.await;
+        drop(hold);
+        add(&self.tally.folds);
+        replaced.ok().map(|_| ())
+    }
+
+    /// As `Gateway::fork`.
+    async fn fork(self: Rc<Self>, id: SessionId) -> Option<()> {
+        let fork = ForkSession {
+            read_only: false,
+            identity: None,
+            agent: String::new(),
+            run: String::new(),
+            ttl_seconds: None,
+        };
+        let hold = self.hold_unless(Mutation::NoHoldInFork);
+        let opened = self.store.fork_session(TENANT, id, fork).await.ok()?;
+        drop(hold);
+        add(&self.tally.forks);
+        self.own(opened.session.id).await
+    }
+
+    /// A commit of what `Gateway::snapshot` gives.
+    async fn commit(self: Rc<Self>, id: SessionId) -> Option<()> {
+        let hold = self.hold_unless(Mutation::NoHoldInCommit);
+        self.begin_fold(id)?;
+        let record = self.record(id).await;
+        if let Some(root) = record.as_ref().and_then(|record| record.base) {
+            self.store.copying(self.workspace.0, root);
+        }
+        self.folded(id);
+        let new = NewCommit {
+            tree: NodeId::new(record?.base?.to_bytes()),
+            usage: Usage::default(),
+            parents: Vec::new(),
+            statistics: Statistics::default(),
+            conflicts: 0,
+            message: String::new(),
+            provenance: Provenance::default(),
+        };
+        let made = self.store.put_commit(self.workspace.0, new).await;
+        drop(hold);
+        add(&self.tally.commits);
+        made.ok().map(|_| ())
+    }
+
+    async fn close(self: Rc<Self>, id: SessionId) -> Option<()> {
+        self.sessions.borrow_mut().remove(&id)?;
+        let closed = self.store.close_session(TENANT, id).await;
+        closed.ok()
+    }
+
+    /// As `control`'s collector.
+    async fn collect(self: Rc<Self>, page: usize) -> Result<(), String> {
+        let grey = self.store.grey_roots();
+        let mut begun = self.chunks.inner.begin_collection().unwrap();
+        let marking = loop {
+            match begun.try_settled() {
+                Ok(marking) => break marking,
+                Err(waiting) => begun = waiting,
+            }
+            self.chunks.gate.pass().await;
+        };
+        let trees = ChunkTrees::new(Arc::new(self.chunks.inner.clone()), 0);
+        let mut references = References::with_page(Arc::new(trees), page);
+        let mut missing = None;
+        loop {
+            let mark = |domain, id| {
+                if marking.mark(domain, id) == Marked::Missing {
+                    missing = Some(id);
+                }
+            };
+            let more = references.next(&self.walked, mark).await;
+            let more = more.map_err(|error| error.to_string())?;
+            if !more {
+                let copied = match self.mutation {
+                    Some(Mutation::NoGreyRoots | Mutation::NoTrees) => Vec::new(),
+                    _ => grey.take(),
+                };
+                self.tally
+                    .grey
+                    .set(self.tally.grey.get() + u64::try_from(copied.len()).unwrap());
+                if !references.add(copied) {
+                    break;
+                }
+            }
+            self.chunks.gate.pass().await;
+        }
+        if let Some(id) = missing {
+            return Err(format!("chunk {id} is missing"));
+        }
+        let mut sweep = marking.sweep(Thoroughness::High).await.unwrap();
+        self.chunks.gate.pass().await;
+        while sweep.step().await.unwrap().is_some() {
+            self.chunks.gate.pass().await;
+        }
+        add(&self.tally.collections);
+        Ok(())
+    }
+}
+
+/// Polls a job until it comes to the gate, or to its end.
+async fn step<T>(gate: &Gate, job: &mut Pin<Box<dyn Future<Output = T>>>) -> Option<T> {
+    std::future::poll_fn(|cx| {
+        gate.0.store(false, SeqCst);
+        match job.as_mut().poll(cx) {
+            Poll::Ready(done) => Poll::Ready(Some(done)),
+            Poll::Pending if gate.0.load(SeqCst) => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}
+
+struct World<'a> {
+    dir: &'a Path,
+    inner: Arc<MemoryKv>,
+    process: Option<Rc<Process>>,
+    rng: Rng,
+    jobs: Vec<Job>,
+    collecting: Option<Collecting>,
+    tally: Rc<Tally>,
+    mutation: Option<Mutation>,
+}
+
+impl<'a> World<'a> {
+    async fn new(dir: &'a Path, seed: u64, mutation: Option<Mutation>) -> Self {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let inner = Arc::new(MemoryKv::new(Arc::clone(&clock)));
+        let rng = Arc::new(Rng::seeded(seed));
+        let store = Store::open(Arc::<MemoryKv>::clone(&inner), clock, rng);
+        let store = store.await.unwrap();
+        let new = NewWorkspace {
+            name: "w".into(),
+            root: (0o777, 0, 0),
+        };
+        store.create_workspace(TENANT, new).await.unwrap();
+        let mut world = Self {
+            dir,
+            inner,
+            process: None,
+            rng: Rng::seeded(seed + 1000),
+            jobs: Vec::new(),
+            collecting: None,
+            tally: Rc::default(),
+            mutation,
+        };
+        world.start(seed).await;
+        for _ in 0..2 {
+            world.open_session().await;
+        }
+        world
+    }
+
+    fn process(&self) -> Rc<Process> {
+        Rc::clone(self.process.as_ref().unwrap())
+    }
+
+    /// Starts a process, which takes over all sessions.
+    async fn start(&mut self, seed: u64) {
+        let gate = Arc::new(Gate::default());
+        let kv = Arc::new(GatedKv {
+            inner: Arc::clone(&self.inner),
+            gate: Arc::clone(&gate),
+            deltas_only: false,
+        });
+        let clock = Arc::new(SystemClock::new());
+        let rng = Arc::new(Rng::seeded(seed + 5));
+        let store = Store::open(Arc::<GatedKv>::clone(&kv), clock, rng);
+        let store = store.await.unwrap();
+        // The one before may have a read under way, whose result nobody wants.
+        let local = loop {
+            match open_local(self.dir) {
+                Some(local) => break local,
+                None => tokio::task::yield_now().await,
+            }
+        };
+        let chunks = Arc::new(GatedChunks { inner: local, gate });
+        let workspace = store.workspace_by_name(TENANT, "w").await.unwrap();
+        let tenant = store.tenant(TENANT).await.unwrap();
+        let process = Rc::new(Process {
+            walked: GatedKv {
+                deltas_only: self.mutation == Some(Mutation::NoTrees),
+                ..GatedKv::clone(&kv)
+            },
+            kv,
+            trees: ChunkTrees::new(Arc::<GatedChunks>::clone(&chunks), 1 << 20),
+            chunks,
+            store,
+            sessions: RefCell::default(),
+            workspace: (workspace.id, workspace.record),
+            tenant,
+            mutation: self.mutation,
+            tally: Rc::clone(&self.tally),
+        });
+        let listed = process.store.sessions(TENANT, None, None, 100).await;
+        for session in listed.unwrap() {
+            process.own(session.id).await.unwrap();
+        }
+        self.process = Some(process);
+    }
+
+    /// Opens a session whose base has several nodes.
+    async fn open_session(&self) {
+        let process = self.process();
+        let open = OpenSession {
+            version: None,
+            branch: None,
+            workspace: "w".into(),
+            read_only: false,
+            identity: Identity::Passthrough,
+            agent: String::new(),
+            run: String::new(),
+            ttl_seconds: None,
+        };
+        let opened = process.store.open_session(TENANT, open).await.unwrap();
+        let id = opened.session.id;
+        let mut record = opened.session.record;
+        let layers = process.layers(id, &record);
+        let filler = block::encode(&Block::inline(Bytes::from_static(&[7; 100])));
+        let pairs = (0..FILLERS).map(|index| (keys::block(FILE, index), filler.clone()));
+        let hold = process.chunks.hold();
+        let built = layers.base().tree().build(pairs).await.unwrap();
+        record.base = Some(built.root);
+        let mut txn = process.kv.begin();
+        txn.set(&keyspace::session_meta(id), &record.encode());
+        txn.commit().await.unwrap();
+        drop(hold);
+        process.own(id).await.unwrap();
+    }
+
+    fn pick(&self, below: u64) -> u64 {
+        self.rng.u64() % below
+    }
+
+    fn index(&self, below: usize) -> usize {
+        usize::try_from(self.pick(u64::try_from(below).unwrap())).unwrap()
+    }
+
+    fn session(&self) -> Option<SessionId> {
+        let process = self.process();
+        let ids: Vec<_> = process.sessions.borrow().keys().copied().collect();
+        (!ids.is_empty()).then(|| ids[self.index(ids.len())])
+    }
+
+    fn new_job(&self) -> Option<Job> {
+        let (process, id) = (self.process(), self.session()?);
+        let slot = u32::try_from(self.pick(u64::from(SLOTS))).unwrap();
+        let count = process.sessions.borrow().len();
+        Some(match self.pick(100) {
+            0..30 => Box::pin(process.write(id, slot, self.pick(CONTENTS))),
+            30..38 => Box::pin(process.cut(id, slot)),
+            38..50 => Box::pin(process.remove(id, slot)),
+            50..65 => Box::pin(process.freeze(id)),
+            65..80 => Box::pin(process.fold(id)),
+            80..90 if count < SESSIONS_MAX => Box::pin(process.fork(id)),
+            80..93 if count > 2 => Box::pin(process.close(id)),
+            93..97 if self.tally.commits.get() < COMMITS_MAX => Box::pin(process.commit(id)),
+            _ => return None,
+        })
+    }
+
+    async fn step(&mut self, number: u32) -> Result<(), String> {
+        let gate = Arc::clone(&self.process().chunks.gate);
+        match self.pick(1000) {
+            0..2 => {
+                self.crash(u64::from(number)).await;
+                self.check().await
+            }
+            2..200 => {
+                if self.jobs.len() < JOBS_MAX {
+                    self.jobs.extend(self.new_job());
+                }
+                Ok(())
+            }
+            200..650 => {
+                if !self.jobs.is_empty() {
+                    let at = self.index(self.jobs.len());
+                    if step(&gate, &mut self.jobs[at]).await.is_some() {
+                        drop(self.jobs.swap_remove(at));
+                    }
+                }
+                Ok(())
+            }
+            _ => {
+                let page = 1 + self.index(3);
+                let process = self.process();
+                let collecting =
+                    (self.collecting).get_or_insert_with(|| Box::pin(process.collect(page)));
+                match step(&gate, collecting).await {
+                    None => Ok(()),
+                    Some(result) => {
+                        self.collecting = None;
+                        result?;
+                        self.check().await
+                    }
+                }
+            }
+        }
+    }
+
+    async fn crash(&mut self, seed: u64) {
+        self.jobs.clear();
+        self.collecting = None;
+        self.process = None;
+        self.start(seed).await;
+        add(&self.tally.crashes);
+    }
+
+    /// All that is referred to is there.
+    async fn check(&self) -> Result<(), String> {
+        let local = self.process().chunks.inner.clone();
+        let trees = ChunkTrees::new(Arc::new(local.clone()), 0);
+        let mut references = References::new(Arc::new(trees));
+        let mut lost = None;
+        let mut each = |domain, id| {
+            if !local.contains(domain, id) {
+                lost = Some(id);
+            }
+        };
+        loop {
+            match references.next(self.inner.as_ref(), &mut each).await {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        match lost {
+            Some(id) => Err(format!("chunk {id} is lost")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Runs one world. Gives what was done, or what was lost.
+pub(crate) async fn run(seed: u64, mutation: Option<Mutation>) -> Result<Rc<Tally>, String> {
+    let dir = tempfile::tempdir().unwrap();
+    let mut world = World::new(dir.path(), seed, mutation).await;
+    for number in 0..STEPS {
+        let stepped = world.step(number).await;
+        stepped.map_err(|lost| format!("seed {seed}, step {number}: {lost}"))?;
+    }
+    world.crash(seed).await;
+    world.check().await?;
+    Ok(Rc::clone(&world.tally))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn nothing_that_is_referred_to_is_ever_lost() {
+        let mut sums = [0; 8];
+        for seed in 0..40 {
+            let tally = run(seed, None)
+                .await
+                .unwrap_or_else(|lost| panic!("{lost}"));
+            let counters = [
+                &tally.writes,
+                &tally.cuts,
+                &tally.folds,
+                &tally.forks,
+                &tally.commits,
+                &tally.collections,
+                &tally.grey,
+                &tally.crashes,
+            ];
+            for (sum, counter) in sums.iter_mut().zip(counters) {
+                *sum += counter.get();
+            }
+        }
+        // It has been put to the test.
+        assert!(sums.iter().all(|sum| *sum > 20), "{sums:?}");
+        eprintln!("{sums:?}");
+    }
+
+    /// How many worlds lose something with a rule left out.
+    async fn losses(mutation: Mutation, seeds: u64) -> u64 {
+        let mut losses = 0;
+        for seed in 0..seeds {
+            losses += u64::from(run(seed, Some(mutation)).await.is_err());
+        }
+        eprintln!("{mutation:?}: {losses} of {seeds}");
+        losses
+    }
+
+    macro_rules! mutation {
+        ($name:ident, $mutation:ident, $seeds:expr) => {
+            #[tokio::test]
+            async fn $name() {
+                assert!(losses(Mutation::$mutation, $seeds).await > 0);
+            }
+        };
+    }
+
+    mutation!(without_grey_roots_something_is_lost, NoGreyRoots, 100);
+    mutation!(without_a_hold_in_forks_something_is_lost, NoHoldInFork, 100);
+    mutation!(without_a_hold_in_folds_something_is_lost, NoHoldInFold, 40);
+    mutation!(
+        without_a_hold_in_commits_something_is_lost,
+        NoHoldInCommit,
+        100
+    );
+    mutation!(
+        without_touches_in_folds_something_is_lost,
+        NoTouchInFold,
+        100
+    );
+    mutation!(without_walking_trees_something_is_lost, NoTrees, 20);
+}
