@@ -26,6 +26,9 @@ mod tests {
     const DIR_VARIABLE: &str = "CONTROL_TEST_DIR";
     const FILE_BYTES: usize = 512 * 1024;
 
+    /// So small that its content is kept in the metadata store.
+    const SMALL_FILE_BYTES: usize = 3000;
+
     /// Looks at something that comes by itself, each [`LOOK_PAUSE`] apart.
     const LOOKS_MAX: usize = 600;
     const LOOK_PAUSE: Duration = Duration::from_millis(100);
@@ -46,8 +49,8 @@ mod tests {
     }
 
     /// Content that does not compress.
-    fn content(number: u32) -> Vec<u8> {
-        let mut bytes = vec![0; FILE_BYTES];
+    fn content(number: u32, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
         blake3::Hasher::new()
             .update(&number.to_be_bytes())
             .finalize_xof()
@@ -68,6 +71,10 @@ mod tests {
 
     /// Makes a file and writes it. `Err` if there is no space; then it is removed again.
     async fn make(mount: &mut Mount, number: u32) -> Result<nfs_fh3, ()> {
+        make_of(mount, number, FILE_BYTES).await
+    }
+
+    async fn make_of(mount: &mut Mount, number: u32, len: usize) -> Result<nfs_fh3, ()> {
         let name = name(number);
         let args = CREATE3args {
             where_: place(mount, &name),
@@ -83,7 +90,7 @@ mod tests {
                 return Err(());
             }
         };
-        let data = content(number);
+        let data = content(number, len);
         let args = WRITE3args {
             file: file.clone(),
             offset: 0,
@@ -137,7 +144,7 @@ mod tests {
                 count: u32::try_from(FILE_BYTES).unwrap(),
             };
             let read = mount.read(&args).await.unwrap().unwrap().data;
-            assert!(*read == *content(number), "{name}");
+            assert!(*read == *content(number, FILE_BYTES), "{name}");
         }
     }
 
@@ -209,19 +216,89 @@ mod tests {
         println!("full disk passed with {} files kept", kept.len());
     }
 
+    /// Fills the disk with small files and removes them all, twice.
+    async fn child_with_small_files(dir: &Path) {
+        let data = dir.join("data");
+        let server = Server::start_with("up", &data, &["--disk-reserve", "16MiB"]);
+        let mut mount = mount(&server).await;
+        let file_bytes = || std::fs::metadata(data.join("meta.redb")).unwrap().len();
+        let mut made = 0;
+        for first in [0, 100_000] {
+            let mut number = first;
+            while make_of(&mut mount, number, SMALL_FILE_BYTES).await.is_ok() {
+                number += 1;
+            }
+            made = number - first;
+            assert!(made > 1000, "{made} files filled the disk");
+            for number in first..number {
+                remove(&mut mount, number).await;
+            }
+            // Both kinds again, for more than one file.
+            let (mut small, mut big) = (0, 0);
+            for _ in 0..LOOKS_MAX {
+                while small < 100
+                    && make_of(&mut mount, first + 50_000 + small, SMALL_FILE_BYTES)
+                        .await
+                        .is_ok()
+                {
+                    small += 1;
+                }
+                while big < 16 && make(&mut mount, first + 60_000 + big).await.is_ok() {
+                    big += 1;
+                }
+                if (small, big) == (100, 16) {
+                    break;
+                }
+                std::thread::park_timeout(LOOK_PAUSE);
+            }
+            assert_eq!(
+                (small, big),
+                (100, 16),
+                "no space came back from {made} files; meta.redb has {} bytes",
+                file_bytes()
+            );
+            assert_intact(&mut mount, first + 60_000..first + 60_016).await;
+        }
+        drop(mount);
+        server.kill();
+        let report = json(&["check"], &data);
+        assert_eq!(report["clean"], true, "{report}");
+        println!("full disk passed with {made} small files");
+    }
+
+    /// Where a child has its disk; `None` if this is not a child.
+    fn child_dir() -> Option<PathBuf> {
+        std::env::var_os(DIR_VARIABLE).map(PathBuf::from)
+    }
+
     #[tokio::test]
     async fn child_on_a_small_disk() {
-        // Without the directory it is not a child.
-        let Some(dir) = std::env::var_os(DIR_VARIABLE).map(PathBuf::from) else {
-            return;
-        };
-        child(&dir).await;
+        if let Some(dir) = child_dir() {
+            child(&dir).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn child_on_a_small_disk_with_small_files() {
+        if let Some(dir) = child_dir() {
+            child_with_small_files(&dir).await;
+        }
     }
 
     #[test]
     fn removing_files_makes_room_on_a_full_disk() {
+        run_on_a_disk_of("64m", "child_on_a_small_disk");
+    }
+
+    #[test]
+    fn removing_small_files_makes_room_on_a_full_disk() {
+        run_on_a_disk_of("96m", "child_on_a_small_disk_with_small_files");
+    }
+
+    /// Runs a test of this file again, in a mount namespace of its own.
+    fn run_on_a_disk_of(size: &str, child: &str) {
         let dir = tempfile::tempdir().unwrap();
-        let mount = "mount -t tmpfs -o size=64m none \"$1\"";
+        let mount = format!("mount -t tmpfs -o size={size} none \"$1\"");
         let namespace = |script: &str| {
             Command::new("unshare")
                 .args([
@@ -237,12 +314,12 @@ mod tests {
                 .arg(std::env::current_exe().unwrap())
                 .output()
         };
-        if !namespace(mount).is_ok_and(|output| output.status.success()) {
+        if !namespace(&mount).is_ok_and(|output| output.status.success()) {
             println!("skipped: cannot mount a tmpfs in a namespace of its own");
             return;
         }
         let script = format!(
-            "{mount} && {DIR_VARIABLE}=\"$1\" exec \"$2\" --exact tests::child_on_a_small_disk --nocapture"
+            "{mount} && {DIR_VARIABLE}=\"$1\" exec \"$2\" --exact tests::{child} --nocapture"
         );
         let output = namespace(&script).unwrap();
         let out = String::from_utf8_lossy(&output.stdout);

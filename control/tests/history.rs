@@ -162,7 +162,13 @@ mod tests {
         // Nothing of it is there.
         assert_eq!(json(&["show"], dir)["id"], head);
 
-        let (_, mut merged) = mounted(&server, dir, &["--read-only"]).await;
+        settle(&server, dir, &third).await;
+        look_back(server, dir, &made).await;
+    }
+
+    /// Publishes what clashes with a policy.
+    async fn settle(server: &Server, dir: &Path, third: &Value) {
+        let (_, mut merged) = mounted(server, dir, &["--read-only"]).await;
         assert_eq!(merged.read("left").await.unwrap(), b"left");
         assert_eq!(merged.read("right").await.unwrap(), [7; 300_000]);
         assert_eq!(
@@ -171,13 +177,13 @@ mod tests {
         );
         assert_eq!(merged.read("third").await, None);
 
-        let settled = publish(dir, &third, &["--policy", "keep-both"]);
+        let settled = publish(dir, third, &["--policy", "keep-both"]);
         assert_eq!(settled["outcome"], "merged");
         let aside = settled["conflicts"][0]["aside"]
             .as_str()
             .unwrap()
             .to_owned();
-        let (_, mut both) = mounted(&server, dir, &[]).await;
+        let (_, mut both) = mounted(server, dir, &[]).await;
         assert_eq!(
             both.read("shared").await.unwrap(),
             b"ONE\ntwo\nthree\nfour\nFIVE\n"
@@ -187,7 +193,10 @@ mod tests {
             b"1\ntwo\nthree\nfour\nfive\n"
         );
         assert_eq!(both.read("third").await.unwrap(), b"third");
+    }
 
+    /// Looks at what there was, also after a kill.
+    async fn look_back(server: Server, dir: &Path, made: &Value) {
         let diff = json(&["diff", "--from", "main~2"], dir);
         let told: Vec<_> = (diff["items"].as_array().unwrap().iter())
             .map(|change| {

@@ -15,9 +15,10 @@ mod tests;
 
 pub use report::{Counts, PROBLEMS_MAX, Problem, Remedy, Report};
 
+use std::collections::HashSet;
 use std::fmt::{Debug, Formatter};
 
-use base::{ChunkId, DomainId, SessionId, WorkspaceId};
+use base::{ChunkId, DomainId, NodeId, SessionId, WorkspaceId};
 
 use crate::image::InodeNumbers;
 use crate::kv::{Kv, KvError};
@@ -54,6 +55,8 @@ struct Checker<'a> {
     report: Report,
     /// What each session may still give out: no two may overlap.
     numbers: Vec<(WorkspaceId, InodeNumbers, SessionId)>,
+    /// Nodes of trees of commits that were read: 32 bytes for each, and what the set needs.
+    nodes: HashSet<NodeId>,
 }
 
 /// Checks all that is in `kv`, which nobody else may use meanwhile.
@@ -71,6 +74,7 @@ pub async fn check(kv: &dyn Kv, options: CheckOptions<'_>) -> Result<Report, KvE
         options,
         report: Report::default(),
         numbers: Vec::new(),
+        nodes: HashSet::new(),
     };
     checker.check_tables().await?;
     checker.check_numbers();

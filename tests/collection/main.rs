@@ -11,7 +11,7 @@ mod model;
 mod tests {
     use std::path::Path;
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
     use std::time::Duration;
 
     use base::{
@@ -21,16 +21,20 @@ mod tests {
     use bytes::Bytes;
     use chunkstore::faulty::{Call, Effect, FaultyStore};
     use chunkstore::local::{LocalOptions, LocalStore, Marked, Thoroughness};
-    use chunkstore::{ChunkError, ChunkFuture, ChunkStore, Domain};
+    use chunkstore::{ChunkError, ChunkFuture, ChunkStore, Domain, Hold};
     use metadata::check::{CheckOptions, check};
     use metadata::image::Usage;
-    use metadata::kv::Kv;
+    use metadata::keyspace::{Key, decode};
     use metadata::kv::memory::MemoryKv;
+    use metadata::kv::{
+        AtomicOp, Committed, Isolation, KeyRange, Kv, KvFuture, RangeLimit, RangePage, Transaction,
+        Version,
+    };
     use metadata::record::commit::{Provenance, Statistics};
     use metadata::record::session::Identity;
-    use metadata::references::References;
+    use metadata::references::{ReferenceError, References};
     use metadata::store::{ForkSession, NewCommit, NewWorkspace, OpenSession, Store};
-    use metadata::tree::{MemoryTrees, TreeKeys, Trees};
+    use metadata::tree::{MemoryTrees, Root, TreeKeys, Trees};
     use nfs_gateway::{ChunkTrees, Engines, Gateway, GatewayOptions};
     use nfs3_client::tokio::{TokioConnector, TokioIo};
     use nfs3_client::{Nfs3Connection, Nfs3ConnectionBuilder};
@@ -52,31 +56,146 @@ mod tests {
 
     type Mount = Nfs3Connection<TokioIo<TcpStream>>;
 
-    /// A chunk store that a session engine without holds would see.
-    #[derive(Debug)]
-    struct WithoutHolds(Arc<dyn ChunkStore>);
+    /// Which rules the session engine keeps.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Rules {
+        All,
+        NoHolds,
+        NoTouches,
+    }
 
-    impl ChunkStore for WithoutHolds {
+    /// A chunk store that a session engine without holds or touches would see.
+    #[derive(Debug)]
+    struct Without(Rules, Arc<dyn ChunkStore>);
+
+    impl ChunkStore for Without {
         fn put(&self, domain: Domain, content: Bytes) -> ChunkFuture<'_, ChunkId> {
-            self.0.put(domain, content)
+            self.1.put(domain, content)
         }
 
         fn sync(&self) -> ChunkFuture<'_, ()> {
-            self.0.sync()
+            self.1.sync()
         }
 
         fn get(&self, domain: Domain, id: ChunkId) -> ChunkFuture<'_, Bytes> {
-            self.0.get(domain, id)
+            self.1.get(domain, id)
         }
 
         fn cached(&self, domain: Domain, id: ChunkId) -> Option<Bytes> {
-            self.0.cached(domain, id)
+            self.1.cached(domain, id)
+        }
+
+        fn hold(&self) -> Hold {
+            match self.0 {
+                Rules::NoHolds => Hold::none(),
+                Rules::All | Rules::NoTouches => self.1.hold(),
+            }
+        }
+
+        fn touch(&self, domain: DomainId, id: ChunkId) {
+            if self.0 != Rules::NoTouches {
+                self.1.touch(domain, id);
+            }
+        }
+    }
+
+    /// Where transactions that make sessions stop before they are committed.
+    #[derive(Debug, Default)]
+    struct Stop {
+        is_closed: AtomicBool,
+        waiting: AtomicU64,
+    }
+
+    /// A metadata store with such a place.
+    #[derive(Debug)]
+    struct StoppingKv {
+        inner: MemoryKv,
+        forks: Arc<Stop>,
+    }
+
+    #[derive(Debug)]
+    struct StoppingTransaction {
+        inner: Box<dyn Transaction>,
+        makes_session: bool,
+        forks: Arc<Stop>,
+    }
+
+    impl Kv for StoppingKv {
+        fn begin(&self) -> Box<dyn Transaction> {
+            Box::new(StoppingTransaction {
+                inner: self.inner.begin(),
+                makes_session: false,
+                forks: Arc::clone(&self.forks),
+            })
+        }
+    }
+
+    impl Transaction for StoppingTransaction {
+        fn read_version(&self) -> KvFuture<'_, Version> {
+            self.inner.read_version()
+        }
+
+        fn set_read_version(&mut self, version: Version) {
+            self.inner.set_read_version(version);
+        }
+
+        fn get<'a>(&'a self, key: &'a [u8], isolation: Isolation) -> KvFuture<'a, Option<Bytes>> {
+            self.inner.get(key, isolation)
+        }
+
+        fn get_range<'a>(
+            &'a self,
+            range: &'a KeyRange,
+            limit: RangeLimit,
+            isolation: Isolation,
+        ) -> KvFuture<'a, RangePage> {
+            self.inner.get_range(range, limit, isolation)
+        }
+
+        fn set(&mut self, key: &[u8], value: &[u8]) {
+            self.makes_session |= matches!(decode(key), Ok(Key::SessionOf(..)));
+            self.inner.set(key, value);
+        }
+
+        fn clear(&mut self, key: &[u8]) {
+            self.inner.clear(key);
+        }
+
+        fn clear_range(&mut self, range: &KeyRange) {
+            self.inner.clear_range(range);
+        }
+
+        fn atomic(&mut self, op: AtomicOp, key: &[u8], operand: &[u8]) {
+            self.inner.atomic(op, key, operand);
+        }
+
+        fn add_read_conflict_range(&mut self, range: &KeyRange) {
+            self.inner.add_read_conflict_range(range);
+        }
+
+        fn add_write_conflict_range(&mut self, range: &KeyRange) {
+            self.inner.add_write_conflict_range(range);
+        }
+
+        fn commit(self: Box<Self>) -> KvFuture<'static, Committed> {
+            Box::pin(async move {
+                if self.makes_session {
+                    self.forks.waiting.fetch_add(1, SeqCst);
+                    while self.forks.is_closed.load(SeqCst) {
+                        tokio::task::yield_now().await;
+                    }
+                    self.forks.waiting.fetch_sub(1, SeqCst);
+                }
+                self.inner.commit().await
+            })
         }
     }
 
     /// A gateway on a local chunk store without a cache, so that reads go to the packs.
     struct World {
         kv: Arc<dyn Kv>,
+        /// Stops transactions that make sessions.
+        forks: Arc<Stop>,
         store: Store,
         session: SessionId,
         local: LocalStore,
@@ -99,15 +218,19 @@ mod tests {
     }
 
     impl World {
-        async fn start(dir: &Path, holds: bool) -> Self {
-            Self::start_with(dir, holds, Arc::new(SystemClock::new())).await
+        async fn start(dir: &Path, rules: Rules) -> Self {
+            Self::start_with(dir, rules, Arc::new(SystemClock::new())).await
         }
 
         /// Faults are delayed by `pace`.
-        async fn start_with(dir: &Path, holds: bool, pace: Arc<dyn Clock>) -> Self {
+        async fn start_with(dir: &Path, rules: Rules, pace: Arc<dyn Clock>) -> Self {
             let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
             let rng = Arc::new(Rng::seeded(3));
-            let kv: Arc<dyn Kv> = Arc::new(MemoryKv::new(Arc::clone(&clock)));
+            let forks = Arc::<Stop>::default();
+            let kv: Arc<dyn Kv> = Arc::new(StoppingKv {
+                inner: MemoryKv::new(Arc::clone(&clock)),
+                forks: Arc::clone(&forks),
+            });
             let store = Store::open(Arc::clone(&kv), Arc::clone(&clock), Arc::clone(&rng));
             let store = store.await.unwrap();
             let new = NewWorkspace {
@@ -132,11 +255,8 @@ mod tests {
             let local = open_local(dir);
             let inner: Arc<dyn ChunkStore> = Arc::new(local.clone());
             let faulty = Arc::new(FaultyStore::new(inner, pace));
-            let chunks: Arc<dyn ChunkStore> = if holds {
-                Arc::<FaultyStore>::clone(&faulty)
-            } else {
-                Arc::new(WithoutHolds(Arc::<FaultyStore>::clone(&faulty)))
-            };
+            let without = Arc::<FaultyStore>::clone(&faulty);
+            let chunks: Arc<dyn ChunkStore> = Arc::new(Without(rules, without));
             let engines = Engines {
                 kv: Arc::clone(&kv),
                 chunks: Arc::clone(&chunks),
@@ -152,6 +272,7 @@ mod tests {
             tasks.spawn(async move { serving.serve(listener).await });
             Self {
                 kv,
+                forks,
                 store,
                 session: opened.session.id,
                 local,
@@ -175,6 +296,16 @@ mod tests {
                 .unwrap()
         }
 
+        fn historian(&self) -> Historian {
+            Historian {
+                gateway: Arc::clone(&self.gateway),
+                store: self.store.clone(),
+                chunks: Arc::clone(&self.chunks),
+                session: self.session,
+                made: Arc::new([AtomicU64::new(0), AtomicU64::new(0)]),
+            }
+        }
+
         async fn stop(self) -> (Arc<dyn Kv>, LocalStore) {
             self.gateway.shutdown().await;
             self.tasks.join().await;
@@ -193,7 +324,16 @@ mod tests {
         let mut mark = |domain: DomainId, id: ChunkId| {
             missing += u64::from(marking.mark(domain, id) == Marked::Missing);
         };
-        while references.next(kv, &mut mark).await.unwrap() || references.add(grey.take()) {}
+        loop {
+            match references.next(kv, &mut mark).await {
+                Ok(true) => {}
+                Ok(false) if references.add(grey.take()) => {}
+                Ok(false) => break,
+                // A node is missing.
+                Err(ReferenceError::Tree { .. }) => return Some(1),
+                Err(error) => panic!("{error}"),
+            }
+        }
         let mut sweep = marking.sweep(Thoroughness::High).await.unwrap();
         while sweep.step().await.unwrap().is_some() {}
         Some(missing)
@@ -344,14 +484,15 @@ mod tests {
     }
 
     impl Historian {
-        async fn run(&self, seed: u64, until: Tasks) {
+        /// Tells of what must not be.
+        async fn run(&self, seed: u64, until: Tasks) -> Result<(), String> {
             let rng = Rng::seeded(seed);
             let mut sessions = vec![self.session];
             while !until.is_shutting_down() {
                 let at = usize::try_from(rng.u64()).unwrap() % sessions.len();
                 let session = sessions[at];
                 match rng.u64() % 5 {
-                    0 | 1 if sessions.len() < 4 => sessions.push(self.fork(session).await),
+                    0 | 1 if sessions.len() < 4 => sessions.push(self.fork(session).await?),
                     2 if at > 0 => {
                         sessions.remove(at);
                         let closed = self.store.close_session(TenantId::DEFAULT, session);
@@ -359,13 +500,19 @@ mod tests {
                         self.gateway.drop_session(session);
                     }
                     // Each commit keeps its content for good, and little is collected then.
-                    3 if self.made[1].load(SeqCst) < 4 => self.commit(session).await,
-                    _ => drop(self.gateway.snapshot(session).await.unwrap()),
+                    3 if self.made[1].load(SeqCst) < 4 => self.commit(session).await?,
+                    _ => drop(self.snapshot(session).await?),
                 }
             }
+            Ok(())
         }
 
-        async fn fork(&self, source: SessionId) -> SessionId {
+        async fn snapshot(&self, session: SessionId) -> Result<Root, String> {
+            let made = self.gateway.snapshot(session).await;
+            made.map_err(|error| format!("snapshot: {error}"))
+        }
+
+        async fn fork(&self, source: SessionId) -> Result<SessionId, String> {
             let fork = ForkSession {
                 read_only: false,
                 identity: None,
@@ -375,19 +522,21 @@ mod tests {
             };
             let forked = self.gateway.fork(TenantId::DEFAULT, source, fork).await;
             self.made[0].fetch_add(1, SeqCst);
-            forked.unwrap().session.id
+            let forked = forked.map_err(|error| format!("fork: {error}"))?;
+            Ok(forked.session.id)
         }
 
-        async fn commit(&self, session: SessionId) {
+        async fn commit(&self, session: SessionId) -> Result<(), String> {
             let hold = self.chunks.hold();
-            let root = self.gateway.snapshot(session).await.unwrap();
+            let root = self.snapshot(session).await?;
             let tenant = self.store.tenant(TenantId::DEFAULT).await.unwrap();
             let workspace = self.store.workspace_by_name(TenantId::DEFAULT, "w").await;
             let workspace = workspace.unwrap();
             let domain = DomainId::new(TenantId::DEFAULT.raw());
             let keys = TreeKeys::new(domain, &tenant.domain_key, &workspace.record.name_key);
             let tree = ChunkTrees::new(Arc::clone(&self.chunks), 0).open(keys);
-            let counters = tree.counters(root).await.unwrap();
+            let counters = tree.counters(root).await;
+            let counters = counters.map_err(|error| format!("commit: {error}"))?;
             let new = NewCommit {
                 tree: NodeId::new(root.to_bytes()),
                 usage: Usage {
@@ -404,12 +553,29 @@ mod tests {
             self.store.put_commit(workspace.id, new).await.unwrap();
             self.made[1].fetch_add(1, SeqCst);
             drop(hold);
+            Ok(())
         }
     }
 
+    /// Everything that is stored is as it should be.
+    async fn assert_sound(dir: &Path, kv: &dyn Kv) {
+        let local = open_local(dir);
+        let exists = |domain, id| local.contains(domain, id);
+        let trees = ChunkTrees::new(Arc::new(local.clone()), 1 << 20);
+        let options = CheckOptions {
+            trees: Some(&trees),
+            chunk_exists: Some(&exists),
+            progress: None,
+        };
+        let report = check(kv, options).await.unwrap();
+        assert!(report.is_clean(), "{report:?}");
+        let verified = local.verify(|_| ());
+        assert_eq!((verified.damaged, verified.unreadable_packs), (0, 0));
+    }
+
     /// Clients and collections at once. Gives how many collections there were, or what was lost.
-    async fn run(dir: &Path, holds: bool, seed: u64) -> Result<u64, String> {
-        let world = World::start(dir, holds).await;
+    async fn run(dir: &Path, rules: Rules, seed: u64) -> Result<u64, String> {
+        let world = World::start(dir, rules).await;
         // Time between a put and its reference.
         world.faulty.delay(Call::Sync, Duration::from_millis(1));
         let (collecting, clients) = (Tasks::new(), Tasks::new());
@@ -430,17 +596,17 @@ mod tests {
                 }
             });
         }
-        let made = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
-        let historian = Historian {
-            gateway: Arc::clone(&world.gateway),
-            store: world.store.clone(),
-            chunks: Arc::clone(&world.chunks),
-            session: world.session,
-            made: Arc::clone(&made),
-        };
-        let until = collecting.clone();
-        collecting.spawn(async move { historian.run(seed, until).await });
+        let historian = world.historian();
+        let made = Arc::clone(&historian.made);
         let told = Arc::new(std::sync::Mutex::new(None));
+        {
+            let (until, told) = (collecting.clone(), Arc::clone(&told));
+            collecting.spawn(async move {
+                if let Err(what) = historian.run(seed, until).await {
+                    *told.lock().unwrap() = Some(what);
+                }
+            });
+        }
         for number in 0..CLIENTS {
             let mount = world.mount().await;
             let told = Arc::clone(&told);
@@ -465,18 +631,7 @@ mod tests {
             lost => return Err(format!("{lost} chunks are missing")),
         }
         drop(local);
-        let local = open_local(dir);
-        let exists = |domain, id| local.contains(domain, id);
-        let trees = ChunkTrees::new(Arc::new(local.clone()), 1 << 20);
-        let options = CheckOptions {
-            trees: Some(&trees),
-            chunk_exists: Some(&exists),
-            progress: None,
-        };
-        let report = check(kv.as_ref(), options).await.unwrap();
-        assert!(report.is_clean(), "{report:?}");
-        let verified = local.verify(|_| ());
-        assert_eq!((verified.damaged, verified.unreadable_packs), (0, 0));
+        assert_sound(dir, kv.as_ref()).await;
         let made: Vec<u64> = made.iter().map(|made| made.load(SeqCst)).collect();
         assert!(
             made.iter().all(|made| *made > 0),
@@ -490,7 +645,7 @@ mod tests {
         let mut collections = 0;
         for seed in 0..3 {
             let dir = tempfile::tempdir().unwrap();
-            collections += run(dir.path(), true, seed).await.unwrap();
+            collections += run(dir.path(), Rules::All, seed).await.unwrap();
         }
         assert!(collections > 30, "{collections}");
     }
@@ -499,7 +654,7 @@ mod tests {
     async fn without_holds_something_is_lost() {
         for seed in 0..20 {
             let dir = tempfile::tempdir().unwrap();
-            if run(dir.path(), false, seed).await.is_err() {
+            if run(dir.path(), Rules::NoHolds, seed).await.is_err() {
                 return;
             }
         }
@@ -512,7 +667,8 @@ mod tests {
     async fn what_a_write_is_based_on_stays_until_it_is_done() {
         let dir = tempfile::tempdir().unwrap();
         let pace = Arc::new(ManualClock::new(Timestamp::EPOCH));
-        let world = World::start_with(dir.path(), true, Arc::<ManualClock>::clone(&pace)).await;
+        let world =
+            World::start_with(dir.path(), Rules::All, Arc::<ManualClock>::clone(&pace)).await;
         let (mut one, mut other) = (world.mount().await, world.mount().await);
         let file = create(&mut one, "f").await;
         let written = write(&mut one, &file, 0, &content(1), stable_how::FILE_SYNC).await;
@@ -547,12 +703,85 @@ mod tests {
         world.stop().await;
     }
 
+    /// Between the moment at which a fork reads its source and the end of its transaction no
+    /// collection begins to read references; also if whoever asked for the fork has gone.
+    #[tokio::test]
+    async fn a_collection_waits_for_forks_that_began_before() {
+        for is_dropped in [false, true] {
+            let dir = tempfile::tempdir().unwrap();
+            let world = World::start(dir.path(), Rules::All).await;
+            let mut mount = world.mount().await;
+            create(&mut mount, "f").await;
+            world.gateway.snapshot(world.session).await.unwrap();
+            assert_eq!(world.local.holds(), 0);
+            let grey = world.store.grey_roots();
+            world.forks.is_closed.store(true, SeqCst);
+            let historian = world.historian();
+            let session = world.session;
+            let mut forking = Box::pin(async move { historian.fork(session).await });
+            while world.forks.waiting.load(SeqCst) == 0 {
+                tokio::select! {
+                    forked = &mut forking => panic!("{forked:?}"),
+                    () = tokio::task::yield_now() => {}
+                }
+            }
+            assert_eq!(grey.take().len(), 1);
+            assert_eq!(world.local.holds(), 1);
+            let begun = world.local.begin_collection().unwrap();
+            let begun = begun.try_settled().unwrap_err();
+            let forked = if is_dropped {
+                drop(forking);
+                None
+            } else {
+                Some(forking)
+            };
+            let begun = begun.try_settled().unwrap_err();
+            world.forks.is_closed.store(false, SeqCst);
+            if let Some(forking) = forked {
+                forking.await.unwrap();
+            }
+            assert!(begun.settled(Duration::from_secs(60)).await.is_some());
+            let sessions = world.store.sessions(TenantId::DEFAULT, None, None, 9).await;
+            assert_eq!(sessions.unwrap().len(), 2);
+            drop(mount);
+            world.stop().await;
+        }
+    }
+
+    /// What is left of a session when a fold begins after the marks were taken away, and nothing is
+    /// walked: all of the new tree, or what it copies references of is gone.
+    async fn lost_without_a_walk(rules: Rules) -> u64 {
+        let dir = tempfile::tempdir().unwrap();
+        let world = World::start(dir.path(), rules).await;
+        let mut mount = world.mount().await;
+        let file = create(&mut mount, "f").await;
+        let written = write(&mut mount, &file, 0, &content(1), stable_how::FILE_SYNC).await;
+        assert_eq!(written, Ok(()));
+        world.gateway.freeze(world.session).await.unwrap();
+        let marking = world.local.begin_collection().unwrap();
+        let marking = marking.try_settled().unwrap();
+        world.gateway.snapshot(world.session).await.unwrap();
+        let mut sweep = marking.sweep(Thoroughness::High).await.unwrap();
+        while sweep.step().await.unwrap().is_some() {}
+        drop(sweep);
+        let missing = collect(world.kv.as_ref(), &world.store, &world.local).await;
+        drop(mount);
+        world.stop().await;
+        missing.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_fold_touches_what_it_copies_references_of() {
+        assert_eq!(lost_without_a_walk(Rules::All).await, 0);
+        assert_eq!(lost_without_a_walk(Rules::NoTouches).await, 1);
+    }
+
     /// A chunk that is gone when it is read may have been collected after the file changed: the
     /// call looks at the file again. One that the file still names is lost.
     #[tokio::test]
     async fn a_read_that_finds_its_chunk_gone_looks_again() {
         let dir = tempfile::tempdir().unwrap();
-        let world = World::start(dir.path(), true).await;
+        let world = World::start(dir.path(), Rules::All).await;
         let mut mount = world.mount().await;
         let file = create(&mut mount, "f").await;
         let written = write(&mut mount, &file, 0, &content(1), stable_how::FILE_SYNC).await;

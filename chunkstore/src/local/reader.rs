@@ -4,11 +4,14 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use base::{ChunkId, DomainId};
+use bytes::Bytes;
 
+use super::device::chunk_error;
 use super::index::{Index, Key};
 use super::open::{OpenError, at, load_sealed, lock, numbers_in, scan_ours};
 use super::pack::{PackEntry, PackFiles, pack_path};
 use super::verify::{Verified, Verifier, VerifyCounts};
+use crate::{ChunkError, Domain};
 
 /// A store that is looked at while nobody uses it.
 #[derive(Debug)]
@@ -102,6 +105,24 @@ impl LocalReader {
     pub fn contains(&self, domain: DomainId, id: ChunkId) -> bool {
         let found = self.index.find(Key::new(domain, id));
         found.is_some_and(|location| !location.damaged)
+    }
+
+    /// The content of a chunk, checked against its name. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, `Corrupt`, or the pack cannot be read.
+    pub fn get(&self, domain: Domain, id: ChunkId) -> Result<Bytes, ChunkError> {
+        let location = self
+            .index
+            .find(Key::new(domain.id, id))
+            .ok_or(ChunkError::NotFound(id))?;
+        let read =
+            (self.packs.read(location)).map_err(|error| chunk_error("read from pack", &error))?;
+        read.filter(|(header, _)| header.domain == domain.id && header.id == id)
+            .and_then(|(header, body)| header.plain(body))
+            .filter(|plain| domain.chunk_id(plain) == id)
+            .ok_or(ChunkError::Corrupt(id))
     }
 
     /// What the next server will not use, although it is no damage.

@@ -4,10 +4,13 @@ use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use base::{ChunkId, Clock, DomainId, SystemClock};
+use base::{ChunkId, Clock, DomainId, NodeId, SystemClock, Tasks};
+use bytes::Bytes;
 use chunkstore::local::{LocalReader, VerifyCounts};
+use chunkstore::{ChunkError, Domain};
 use metadata::check::{CheckOptions, Counts, Problem, Remedy, Report, check};
 use metadata::kv::embedded::{EmbeddedKv, EmbeddedOptions};
+use metadata::tree::{NodeCache, NodeFuture, NodeStore, Tree, TreeError, TreeKeys, Trees};
 
 use crate::cli;
 use crate::data_dir::DataDir;
@@ -17,6 +20,9 @@ use crate::server::{of_open, of_open_chunks};
 
 /// Exit code if something is wrong with the data.
 const FOUND: u8 = 1;
+
+/// Nodes of trees that are kept in memory, in bytes.
+const NODE_CACHE_BYTES: usize = 64 << 20;
 
 /// Keys between two signs of life.
 const KEYS_BETWEEN: u64 = 200_000;
@@ -30,8 +36,9 @@ pub(super) fn run(args: &cli::Check, json: bool) -> Result<u8, Failure> {
     let chunks = if args.metadata_only {
         None
     } else {
-        look_at_chunks(&dir)?
+        look_at_chunks(&dir)?.map(Arc::new)
     };
+    let trees = chunks.clone().map(|chunks| LookedTrees { chunks });
     let exists = |domain: DomainId, id: ChunkId| match &chunks {
         Some(chunks) => chunks.contains(domain, id),
         None => false,
@@ -39,7 +46,7 @@ pub(super) fn run(args: &cli::Check, json: bool) -> Result<u8, Failure> {
     let progress = Progress::default();
     let tell = |counts: &Counts| progress.tell(counts);
     let options = CheckOptions {
-        trees: None,
+        trees: trees.as_ref().map(|trees| -> &dyn Trees { trees }),
         chunk_exists: (!args.metadata_only).then_some(&exists),
         progress: std::io::stderr().is_terminal().then_some(&tell),
     };
@@ -50,7 +57,7 @@ pub(super) fn run(args: &cli::Check, json: bool) -> Result<u8, Failure> {
     let mut report = runtime
         .block_on(check(&kv, options))
         .map_err(|error| Failure::error(format_args!("read the metadata store: {error}")))?;
-    let content = chunks.as_ref().map(|chunks| verify(chunks, &mut report));
+    let content = (chunks.as_deref()).map(|chunks| verify(chunks, &mut report));
     kv.close();
     print(&report, content.as_ref(), json)?;
     Ok(if report.is_clean() { 0 } else { FOUND })
@@ -65,6 +72,55 @@ fn look_at_chunks(dir: &DataDir) -> Result<Option<LocalReader>, Failure> {
     LocalReader::open(&path)
         .map(Some)
         .map_err(|error| of_open_chunks(&error))
+}
+
+/// Trees in a chunk store that is looked at.
+#[derive(Debug)]
+struct LookedTrees {
+    chunks: Arc<LocalReader>,
+}
+
+/// Nodes of one domain in it.
+#[derive(Debug)]
+struct LookedNodes {
+    chunks: Arc<LocalReader>,
+    domain: Domain,
+}
+
+impl Trees for LookedTrees {
+    fn open(&self, keys: TreeKeys) -> Tree {
+        let nodes = LookedNodes {
+            chunks: Arc::clone(&self.chunks),
+            domain: Domain {
+                id: keys.domain(),
+                key: *keys.node_key(),
+            },
+        };
+        let cache = Arc::new(NodeCache::new(NODE_CACHE_BYTES));
+        Tree::new(Arc::new(nodes), cache, keys, Tasks::new())
+    }
+}
+
+impl NodeStore for LookedNodes {
+    fn get(&self, id: NodeId) -> NodeFuture<'_, Bytes> {
+        Box::pin(async move {
+            let chunk = ChunkId::new(*id.as_bytes());
+            self.chunks
+                .get(self.domain, chunk)
+                .map_err(|error| match error {
+                    ChunkError::NotFound(_) => TreeError::Missing(id),
+                    other => TreeError::Unavailable(other.to_string()),
+                })
+        })
+    }
+
+    fn put(&self, _: NodeId, _: Bytes) -> NodeFuture<'_, ()> {
+        Box::pin(async { Err(TreeError::Unavailable("nothing is written here".into())) })
+    }
+
+    fn sync(&self) -> NodeFuture<'_, ()> {
+        Box::pin(async { Err(TreeError::Unavailable("nothing is written here".into())) })
+    }
 }
 
 /// What was found of the stored content.
@@ -134,32 +190,7 @@ fn print(report: &Report, content: Option<&Content>, json: bool) -> Result<(), F
     let counts = &report.counts;
     let notes = content.map_or(&[][..], |content| &content.notes);
     if json {
-        let problems: Vec<_> = report.problems.iter().map(as_json).collect();
-        return output::json(&serde_json::json!({
-            "clean": report.is_clean(),
-            "problems_total": report.problems_total,
-            "problems": problems,
-            "notes": notes,
-            "content": content.map(|content| serde_json::json!({
-                "intact": content.counts.intact,
-                "damaged": content.counts.damaged,
-                "unreadable_packs": content.counts.unreadable_packs,
-            })),
-            "counts": {
-                "keys": counts.keys,
-                "workspaces": counts.workspaces,
-                "sessions": counts.sessions,
-                "inodes": counts.inodes,
-                "entries": counts.entries,
-                "blocks": counts.blocks,
-                "chunks": counts.chunks,
-                "replies": counts.replies,
-                "tickets": counts.tickets,
-                "commits": counts.commits,
-                "refs": counts.refs,
-                "operations": counts.operations,
-            },
-        }));
+        return print_json(report, content);
     }
     let mut lines: Vec<String> = report.problems.iter().map(ToString::to_string).collect();
     let told = u64::try_from(report.problems.len()).unwrap_or(u64::MAX);
@@ -204,6 +235,36 @@ fn print(report: &Report, content: Option<&Content>, json: bool) -> Result<(), F
         counts.chunks
     ));
     output::text(&lines.join("\n"))
+}
+
+fn print_json(report: &Report, content: Option<&Content>) -> Result<(), Failure> {
+    let counts = &report.counts;
+    let problems: Vec<_> = report.problems.iter().map(as_json).collect();
+    output::json(&serde_json::json!({
+        "clean": report.is_clean(),
+        "problems_total": report.problems_total,
+        "problems": problems,
+        "notes": content.map_or(&[][..], |content| &content.notes),
+        "content": content.map(|content| serde_json::json!({
+            "intact": content.counts.intact,
+            "damaged": content.counts.damaged,
+            "unreadable_packs": content.counts.unreadable_packs,
+        })),
+        "counts": {
+            "keys": counts.keys,
+            "workspaces": counts.workspaces,
+            "sessions": counts.sessions,
+            "inodes": counts.inodes,
+            "entries": counts.entries,
+            "blocks": counts.blocks,
+            "chunks": counts.chunks,
+            "replies": counts.replies,
+            "tickets": counts.tickets,
+            "commits": counts.commits,
+            "refs": counts.refs,
+            "operations": counts.operations,
+        },
+    }))
 }
 
 fn as_json(problem: &Problem) -> serde_json::Value {

@@ -8,6 +8,9 @@ use crate::kv::{KeyRange, KvError};
 use crate::record::commit::{CommitRecord, id_of};
 use crate::record::operation::{Action, OperationRecord};
 use crate::record::reference::{RefChange, RefLogRecord, RefName, RefRecord, RefState};
+use crate::record::workspace::{TenantRecord, WorkspaceRecord};
+use crate::session::tree_of;
+use crate::tree::Root;
 
 impl Checker<'_> {
     /// That a commit is what its name says, and that it comes from what there is.
@@ -36,6 +39,58 @@ impl Checker<'_> {
                 Some(_) => continue,
             };
             self.report.add(&place, what, Remedy::Store);
+        }
+        self.check_commit_tree(workspace, &commit, &place).await
+    }
+
+    /// That every node of a commit's tree is there and right, and that it holds what the commit
+    /// says. Nodes that were seen before are not read again.
+    async fn check_commit_tree(
+        &mut self,
+        workspace: WorkspaceId,
+        commit: &CommitRecord,
+        place: &str,
+    ) -> Result<(), KvError> {
+        let Some(trees) = self.options.trees else {
+            return Ok(());
+        };
+        let found = self.reader.get(&keyspace::workspace(workspace)).await?;
+        let record = found.and_then(|value| WorkspaceRecord::decode(&value).ok());
+        let Some(record) = record else {
+            return Ok(());
+        };
+        let found = self.reader.get(&keyspace::tenant(record.tenant)).await?;
+        let tenant = found.and_then(|value| TenantRecord::decode(&value).ok());
+        let Some(tenant) = tenant else {
+            return Ok(());
+        };
+        let tree = tree_of(trees, record.tenant, &tenant, &record);
+        let root = Root::from_bytes(*commit.tree.as_bytes());
+        let mut walk = tree.walk(root);
+        loop {
+            let seen = &self.nodes;
+            match walk.next(|id| seen.contains(&id)).await {
+                Ok(Some(node)) => {
+                    self.nodes.insert(node.id());
+                    self.progressed();
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    self.report.add(place, error.to_string(), Remedy::Store);
+                    return Ok(());
+                }
+            }
+        }
+        if let Ok(counters) = tree.counters(root).await {
+            let said = (commit.usage.bytes, commit.usage.inodes);
+            let is = (counters.bytes, counters.inodes.saturating_sub(1));
+            if said != is {
+                let what = format!(
+                    "says that it uses {} bytes and {} inodes, but uses {} and {}",
+                    said.0, said.1, is.0, is.1
+                );
+                self.report.add(place, what, Remedy::Store);
+            }
         }
         Ok(())
     }

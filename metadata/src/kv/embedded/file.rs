@@ -6,10 +6,11 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
+use parking_lot::{Mutex, RwLock};
 use redb::{
     Database, Durability, ReadOnlyTable, ReadableDatabase, ReadableTable, StorageBackend,
     StorageError, TableDefinition, backends::FileBackend,
@@ -67,7 +68,12 @@ enum Access {
 pub(super) struct File {
     database: Database,
     failed: Arc<AtomicBool>,
+    /// The content that is given out, as far as somebody still has it.
+    given: Mutex<Vec<Weak<GivenTable>>>,
 }
+
+/// A table that is read from until it is taken back.
+type GivenTable = RwLock<Option<ReadOnlyTable<&'static [u8], &'static [u8]>>>;
 
 /// Proof that no other server uses the file. Held as long as the store exists, also while the
 /// file is reopened.
@@ -90,7 +96,7 @@ pub(super) struct Newest {
 /// The content of the file at one version.
 #[derive(Clone)]
 pub(in crate::kv) struct FileSnapshot {
-    table: Arc<ReadOnlyTable<&'static [u8], &'static [u8]>>,
+    table: Arc<GivenTable>,
     failed: Arc<AtomicBool>,
 }
 
@@ -117,6 +123,11 @@ impl Settings {
             access: Access::Look,
             ..Self::new(path, options)
         }
+    }
+
+    /// Whether the file may be changed.
+    pub(super) fn may_change(&self) -> bool {
+        self.access == Access::Change
     }
 }
 
@@ -241,6 +252,7 @@ impl File {
         let file = Self {
             database,
             failed: Arc::new(AtomicBool::new(false)),
+            given: Mutex::new(Vec::new()),
         };
         let found = file.newest().map_err(|failure| failure.on_open(path))?;
         if let Some(lost) = acknowledged.filter(|acknowledged| found.version < *acknowledged) {
@@ -265,11 +277,15 @@ impl File {
                     Err(redb::Error::Corrupted(missing).into())
                 }
             };
+            let table = Arc::new(RwLock::new(Some(transaction.open_table(DATA)?)));
+            let mut given = self.given.lock();
+            given.retain(|table| table.strong_count() > 0);
+            given.push(Arc::downgrade(&table));
             Ok(Newest {
                 version: Version(number(META_VERSION)?),
                 bytes: number(META_BYTES)?,
                 snapshot: FileSnapshot {
-                    table: Arc::new(transaction.open_table(DATA)?),
+                    table,
                     failed: Arc::clone(&self.failed),
                 },
             })
@@ -328,6 +344,22 @@ impl File {
                 transaction.set_durability(Durability::Immediate)?;
                 transaction.commit()?;
             }
+            Ok(())
+        })
+    }
+
+    /// Moves what is at the end of the file to free pages before it, and cuts the end off. All
+    /// content that was given out becomes too old. A few syncs for each million pages that are
+    /// moved; what was durable is so at every moment.
+    pub(super) fn shrink(&mut self) -> Result<(), Failure> {
+        for table in self.given.get_mut().drain(..) {
+            if let Some(table) = table.upgrade() {
+                // Waits for one read, not for whoever reads.
+                table.write().take();
+            }
+        }
+        guarded(|| {
+            self.database.compact()?;
             Ok(())
         })
     }
@@ -455,8 +487,15 @@ impl FileSnapshot {
     }
 
     /// Reads, and notes an error that makes the file useless.
-    fn reading<T>(&self, read: impl FnOnce() -> Result<T, StorageError>) -> Result<T, KvError> {
-        let failure = match guarded(|| Ok(read()?)) {
+    fn reading<T>(
+        &self,
+        read: impl FnOnce(&ReadOnlyTable<&'static [u8], &'static [u8]>) -> Result<T, StorageError>,
+    ) -> Result<T, KvError> {
+        let table = self.table.read();
+        let Some(table) = table.as_ref() else {
+            return Err(KvError::VersionTooOld);
+        };
+        let failure = match guarded(|| Ok(read(table)?)) {
             Ok(value) => return Ok(value),
             Err(failure) => failure,
         };
@@ -469,8 +508,8 @@ impl FileSnapshot {
 
 impl Snapshot for FileSnapshot {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError> {
-        self.reading(|| {
-            let value = self.table.get(key)?;
+        self.reading(|table| {
+            let value = table.get(key)?;
             Ok(value.map(|value| Bytes::copy_from_slice(value.value())))
         })
     }
@@ -482,8 +521,8 @@ impl Snapshot for FileSnapshot {
         reverse: bool,
         visit: &mut Visit<'_>,
     ) -> Result<(), KvError> {
-        self.reading(|| {
-            let mut pairs = self.table.range::<&[u8]>(start..end)?;
+        self.reading(|table| {
+            let mut pairs = table.range::<&[u8]>(start..end)?;
             loop {
                 let pair = if reverse {
                     pairs.next_back()

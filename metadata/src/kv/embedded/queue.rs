@@ -94,7 +94,7 @@ impl Queue {
     }
 
     /// Takes what waits, or waits for it up to `patience`.
-    pub(super) fn take(&self, patience: Option<Duration>) -> Work {
+    pub(super) fn take(&self, patience: Duration) -> Work {
         let mut state = self.state.lock();
         loop {
             if !state.waiting.is_empty() {
@@ -106,13 +106,8 @@ impl Queue {
             if std::mem::take(&mut state.woken) {
                 return Work::Nothing;
             }
-            match patience {
-                None => self.changed.wait(&mut state),
-                Some(patience) => {
-                    if self.changed.wait_for(&mut state, patience).timed_out() {
-                        return Work::Nothing;
-                    }
-                }
+            if self.changed.wait_for(&mut state, patience).timed_out() {
+                return Work::Nothing;
             }
         }
     }

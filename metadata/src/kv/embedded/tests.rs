@@ -2,6 +2,7 @@
 
 mod header;
 mod power;
+mod shrink;
 
 use base::{ManualClock, SystemClock, Timestamp};
 use bytes::Bytes;

@@ -11,6 +11,7 @@ use super::super::{Committed, KvError, Version};
 use super::Shared;
 use super::file::{Failure, File, FileLock, Newest, Settings};
 use super::queue::{Pending, Work};
+use super::space::FileUse;
 use super::witness::Witness;
 use crate::kv::core::RangeSet;
 
@@ -27,6 +28,13 @@ const FREE_BYTES_MIN: u64 = 1 << 20;
 /// Free disk space that a batch may take, per byte it writes: pages are copied when changed.
 const FREE_BYTES_PER_BYTE: u64 = 4;
 
+/// Pause between two looks whether the file should be made smaller. The device may have become
+/// full of something else, so that no commit comes.
+const SHRINK_LOOK_PAUSE: Duration = Duration::from_secs(2);
+
+/// Pause before the file is made smaller again.
+const SHRINK_PAUSE: Duration = Duration::from_secs(10);
+
 struct Writer {
     shared: Arc<Shared>,
     settings: Settings,
@@ -39,6 +47,10 @@ struct Writer {
     doubtful: Option<(Version, RangeSet)>,
     pause: Duration,
     reopen_at: Duration,
+    /// When to look next whether the file should be made smaller.
+    shrink_look_at: Duration,
+    /// What the file was after it had been made smaller.
+    shrunk: Option<FileUse>,
     /// Real time, also under a simulated clock: it only paces attempts.
     clock: SystemClock,
     _lock: FileLock,
@@ -66,6 +78,8 @@ pub(super) fn start(
         doubtful: None,
         pause: REOPEN_PAUSE_MIN,
         reopen_at: Duration::ZERO,
+        shrink_look_at: Duration::ZERO,
+        shrunk: None,
         clock: SystemClock::new(),
         _lock: lock,
     };
@@ -91,7 +105,10 @@ impl Drop for AbandonQueue {
 impl Writer {
     fn run(&mut self) {
         loop {
-            let patience = self.file.is_none().then_some(self.pause);
+            let patience = match self.file {
+                Some(_) => SHRINK_LOOK_PAUSE,
+                None => self.pause,
+            };
             match self.shared.queue.take(patience) {
                 Work::Group(group) => {
                     self.look_after_file();
@@ -100,6 +117,7 @@ impl Writer {
                 Work::Nothing => self.look_after_file(),
                 Work::Close => break,
             }
+            self.look_after_size();
         }
         if let Some(file) = self.file.take() {
             self.shared.versions.write().withdraw();
@@ -117,6 +135,57 @@ impl Writer {
             self.reopen();
         } else if self.file.is_none() && self.clock.monotonic() >= self.reopen_at {
             self.reopen();
+        }
+    }
+
+    /// Makes the file smaller if the device needs that, now and then.
+    fn look_after_size(&mut self) {
+        let now = self.clock.monotonic();
+        if now < self.shrink_look_at || !self.settings.may_change() {
+            return;
+        }
+        self.shrink_look_at = now.saturating_add(SHRINK_LOOK_PAUSE);
+        let Some(before) = self.shared.space.to_shrink() else {
+            return;
+        };
+        let is_worth_it = self.shrunk.is_none_or(|last| before.is_looser_than(last));
+        if is_worth_it && let Some(file) = self.file.take() {
+            self.shrink(file, before);
+            self.shrink_look_at = self.clock.monotonic().saturating_add(SHRINK_PAUSE);
+        }
+    }
+
+    /// Makes the file smaller. Reads fail meanwhile, and run again.
+    fn shrink(&mut self, mut file: File, before: FileUse) {
+        let why = KvError::Unavailable("metadata store is being made smaller".to_owned());
+        *self.shared.down.lock() = Some(why);
+        self.shared.versions.write().withdraw();
+        let shrunk = file.shrink().and_then(|()| file.newest());
+        self.shared.space.refresh();
+        match shrunk {
+            Ok(newest) => {
+                let now = self.shared.now();
+                let mut versions = self.shared.versions.write();
+                versions.restore(newest.version, now, newest.snapshot);
+                drop(versions);
+                *self.shared.down.lock() = None;
+                self.file = Some(file);
+                self.shrunk = self.shared.space.file_use();
+                let bytes = self.shrunk.map(|after| after.file_bytes);
+                tracing::info!(
+                    before = before.file_bytes,
+                    after = bytes,
+                    "made the metadata store's file smaller"
+                );
+            }
+            Err(failure) => {
+                // Nothing was written but what was there.
+                let error = failure.into_error();
+                tracing::warn!(%error, "make the metadata store's file smaller");
+                file.give_up();
+                self.take_down(error);
+                self.reopen();
+            }
         }
     }
 

@@ -25,7 +25,7 @@ struct Acknowledged {
 }
 
 /// The device after `changes`, of which those after the last sync may have got lost.
-fn after_loss(start: &[u8], changes: &[DiskChange], rng: &base::Rng) -> Vec<u8> {
+pub(super) fn after_loss(start: &[u8], changes: &[DiskChange], rng: &base::Rng) -> Vec<u8> {
     let synced = changes
         .iter()
         .rposition(|change| matches!(change, DiskChange::Sync))
@@ -57,6 +57,15 @@ fn after_loss(start: &[u8], changes: &[DiskChange], rng: &base::Rng) -> Vec<u8> 
         }
     }
     image
+}
+
+/// Makes the witness claim most: as if it had been flushed at once.
+pub(super) fn witness_claims(ground: &Ground, version: Option<Version>) {
+    let seen = ground.dir.path().join("store.kv.seen");
+    drop(std::fs::remove_file(&seen));
+    if let Some(version) = version {
+        witness::Witness::open(seen).0.note(version);
+    }
 }
 
 /// Commits in groups of changing size, and notes when each was acknowledged.
@@ -127,13 +136,8 @@ async fn acknowledged_commits_survive_power_losses() {
         let cut = usize::try_from(rng.u64()).unwrap() % changes.len();
         let image = after_loss(&start, &changes[..cut], &rng);
         std::fs::write(ground.path(), image).unwrap();
-        // The witness that claims most: as if it had been flushed at once.
-        let seen = ground.dir.path().join("store.kv.seen");
-        drop(std::fs::remove_file(&seen));
         let until = acknowledged.iter().filter(|one| one.changes <= cut);
-        if let Some(version) = until.map(|one| one.version).max() {
-            witness::Witness::open(seen).0.note(version);
-        }
+        witness_claims(&ground, until.map(|one| one.version).max());
         let told = format!("loss {loss} after {cut} of {} changes", changes.len());
         let kv = ground.try_open();
         let kv = kv.unwrap_or_else(|error| panic!("{told}: {error}"));
