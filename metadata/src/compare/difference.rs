@@ -10,7 +10,7 @@ use super::pair::Pair;
 use super::paths::DirPaths;
 use super::snapshot::Snapshot;
 use crate::image::NameHasher;
-use crate::keyspace::image::{self as keys, ImageKey};
+use crate::keyspace::image as keys;
 use crate::stat::FileKind;
 use crate::tree::{Change, Diff, Root, Tree};
 
@@ -116,7 +116,7 @@ pub struct Comparison {
     pub(super) pair: Pair,
     options: Options,
     /// A key that was read and not taken yet.
-    ahead: Option<(ImageKey, Change)>,
+    ahead: Option<Change>,
     ended: bool,
     /// The inode whose keys are being read.
     group: Option<Group>,
@@ -131,7 +131,8 @@ impl Comparison {
     ///
     /// # Errors
     ///
-    /// A tree cannot be read, or something is damaged: the next call tries again.
+    /// A tree cannot be read, or something is damaged: the next call tries again, and goes past no
+    /// damage.
     /// [`SnapshotError::PathTooLong`] stands for one change, and the next call goes on behind it.
     ///
     /// # Cancellation
@@ -193,22 +194,20 @@ impl Comparison {
     async fn read_group(&mut self) -> Result<(), SnapshotError> {
         loop {
             if self.ahead.is_none() && !self.ended {
-                match self.diff.next().await? {
-                    Some(change) => self.ahead = Some((keys::decode(&change.key)?, change)),
-                    None => self.ended = true,
-                }
+                self.ahead = self.diff.next().await?;
+                self.ended = self.ahead.is_none();
             }
-            let Some((key, _)) = &self.ahead else {
+            let Some(change) = &self.ahead else {
                 return Ok(());
             };
+            let key = keys::decode(&change.key)?;
             let inode = key.inode();
             let group = self.group.get_or_insert_with(|| Group::new(inode));
             if group.inode != inode {
                 return Ok(());
             }
-            if let Some((key, change)) = self.ahead.take() {
-                group.take(key, change)?;
-            }
+            group.take(key, change)?;
+            self.ahead = None;
         }
     }
 }

@@ -84,9 +84,11 @@ impl Group {
     }
 
     /// Takes a key that differs.
-    pub(super) fn take(&mut self, key: ImageKey, change: Change) -> Result<(), SnapshotError> {
+    pub(super) fn take(&mut self, key: ImageKey, change: &Change) -> Result<(), SnapshotError> {
         match key {
-            ImageKey::Inode(_) => self.attributes = Some((change.old, change.new)),
+            ImageKey::Inode(_) => {
+                self.attributes = Some((change.old.clone(), change.new.clone()));
+            }
             ImageKey::Entry { .. } => self.has_entries = true,
             ImageKey::Block { .. } => self.has_blocks = true,
             ImageKey::Link {

@@ -38,7 +38,11 @@ impl DirPaths {
     /// Bytes that what is remembered takes, about.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
-        self.bytes
+        let costs = self
+            .known
+            .values()
+            .map(|path| path.len() + CACHE_ENTRY_BYTES);
+        costs.sum()
     }
 
     /// The path of a name in a directory. Safe to drop.

@@ -163,6 +163,7 @@ fn directories() {
         TREE | touch d; chmod d/e 700; write d/e/h 1 | Modified d/e mode, Added d/e/h | +1:1 *1:0 -0:0
         TREE | rmtree d; mkdir d; mkdir d/e; write d/e/f 33; write d/h 4 | Modified d/e/f content replaced, Removed d/g, Added d/h | +1:1 *1:2 -1:1
         TREE | mv d o; mkdir d; mkdir d/e; mv o/e/f d/e/f; rmtree o | Removed d/g | +0:0 *0:0 -1:1
+        TREE | mv d o; mkdir d; mkdir d/e; mv o/e/f d/e/f; rmtree o; write d/e/f 99 | Modified d/e/f content, Removed d/g | +0:0 *1:2 -1:1
         TREE | mv d o; mkdir d; write d/g 2 | Renamed d -> o, Added d, Added d/g | +2:1 *1:0 -0:0
         TREE | rmtree d/e; mv d d2; mkdir d; mv d2 d/e | Removed d/e, Removed d/e/f, Renamed d -> d/e, Added d | +1:0 *1:0 -2:1
         ";
@@ -182,6 +183,7 @@ fn hard_links() {
         THREE | write b 22; mv b d | Modified a content +1, Renamed b -> d content | +0:0 *3:2 -0:0
         THREE | write b 22; mv a d; rm c | Modified b content, Renamed a -> d content, Removed c content linked | +0:0 *2:2 -1:0
         THREE | mv a d; mv b e | Renamed a -> d +1 | +0:0 *2:0 -0:0
+        TWO | mv a z; ln b aa; write b 22 | Modified b content, Renamed a -> z content, Added aa content linked | +1:0 *2:2 -0:0
         THREE | rm a; ln b a | | +0:0 *0:0 -0:0
         TWO | save a 22 | Modified a content replaced remains | +0:0 *1:2 -0:0
         TWO | save b 22 | Modified b content replaced remains | +0:0 *1:2 -0:0
