@@ -572,6 +572,5 @@ pub fn operation(workspace: WorkspaceId, operation: OperationId) -> Vec<u8> {
     key(table::OPERATION, &[&fields.concat()])
 }
 
-
 #[cfg(test)]
 mod tests;
