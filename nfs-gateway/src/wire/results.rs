@@ -457,10 +457,11 @@ impl DirListWriter {
     /// # Errors
     ///
     /// If no entry fitted: an empty listing that is not the end would make the client ask for
-    /// ever.
+    /// ever. Or if not even an empty listing fits.
     pub fn finish(mut self, is_end: bool) -> Result<Reply, TooSmall> {
         let is_end = is_end && !self.is_full;
-        if self.entries == 0 && !is_end {
+        let empty_bytes = self.reply.body().len() - self.result_start + LIST_END_BYTES;
+        if self.entries == 0 && (!is_end || empty_bytes > self.result_bytes_max) {
             return Err(TooSmall);
         }
         self.reply.body().bool(false);
