@@ -105,12 +105,15 @@ async fn a_device_with_space_lets_the_file_be() {
     let space = Space::new(&path, 0, Arc::new(SystemClock::new()));
     let kv = EmbeddedKv::open(&path, &options, Arc::new(SystemClock::new())).unwrap();
     fill(&kv).await;
+    let device = rustix::fs::statvfs(path.parent().unwrap()).unwrap();
+    let device_is_short = device.f_bavail < device.f_blocks / 20;
     let short = Space::new(&path, u64::MAX, Arc::new(SystemClock::new()));
     for (stored, is_due) in [(0, true), (kv.stored_bytes(), false)] {
         short.set_stored_bytes(stored);
         assert_eq!(short.to_shrink().is_some(), is_due, "{stored} bytes stored");
         space.set_stored_bytes(stored);
-        assert!(space.to_shrink().is_none());
+        // The device of the test may itself be short.
+        assert_eq!(space.to_shrink().is_some(), is_due && device_is_short);
     }
 }
 
