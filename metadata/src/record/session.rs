@@ -10,6 +10,9 @@ use crate::tree::Root;
 
 const VERSION: u8 = 1;
 
+/// Of a [`SessionRecord`].
+const SESSION_VERSION: u8 = 2;
+
 /// Most frozen layers of a session: a record beyond it is damaged.
 pub const FROZEN_LAYERS_MAX: usize = 1024;
 
@@ -85,7 +88,7 @@ impl SessionRecord {
     /// Encodes the value.
     #[must_use]
     pub fn encode(&self) -> Bytes {
-        let mut to = Writer::new(VERSION);
+        let mut to = Writer::new(SESSION_VERSION);
         to.u64(self.tenant.raw());
         to.u64(self.workspace.raw());
         to.u8(match self.state {
@@ -133,7 +136,7 @@ impl SessionRecord {
     ///
     /// The bytes are damaged or of another release.
     pub fn decode(record: &[u8]) -> Result<Self, RecordError> {
-        let mut from = Reader::new(record, VERSION)?;
+        let mut from = Reader::new(record, SESSION_VERSION)?;
         let tenant = TenantId::new(from.u64()?);
         let workspace = WorkspaceId::new(from.u64()?);
         let state = match from.u8()? {
@@ -365,12 +368,35 @@ mod tests {
             &[1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, b'r'][..]
         );
         assert_eq!(ReplyRecord::decode(&reply.encode()), Ok(reply));
-        assert_eq!(SessionRecord::decode(&session().encode()), Ok(session()));
         assert_eq!(
             FlushRecord::decode(&FlushRecord::default().encode()),
             Ok(FlushRecord::default())
         );
         assert_eq!(FlushRecord::default().encode().len(), 41);
+    }
+
+    /// Whoever changes these bytes raises the record's version and the data version.
+    #[test]
+    fn golden_bytes_of_a_session() {
+        let mut bytes = vec![2];
+        bytes.extend([0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2]);
+        bytes.extend([1, 0, 3, 0, 0, 0, 1, 0, 0, 0, 2]);
+        bytes.extend([0, 0, 0, 3]);
+        bytes.extend([0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 8]);
+        bytes.push(1);
+        bytes.extend([8; 32]);
+        bytes.extend([0, 0, 0, 4]);
+        bytes.extend(b"main");
+        bytes.push(1);
+        bytes.extend([7; 32]);
+        bytes.extend([0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 6]);
+        bytes.extend([0, 0, 0, 4, 0, 0, 0, 1, b'a', 0, 0, 0, 0]);
+        bytes.extend([0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 8]);
+        bytes.extend([0; 13]);
+        assert_eq!(session().encode(), bytes);
+        assert_eq!(SessionRecord::decode(&bytes), Ok(session()));
+        bytes[0] = 1;
+        assert_eq!(SessionRecord::decode(&bytes), Err(RecordError::Version(1)));
     }
 
     #[test]

@@ -7,8 +7,9 @@ use super::{Reader, RecordError, Writer};
 
 const VERSION: u8 = 1;
 
-/// Version of the stored data as a whole. A release opens data of its own version only.
-pub const DATA_VERSION: u32 = 1;
+/// Version of the stored data as a whole. A release opens data of its own version only. It is raised
+/// when any stored record, key or tree node changes.
+pub const DATA_VERSION: u32 = 2;
 
 /// Most live handle keys.
 const HANDLE_KEYS_MAX: u32 = 2;
@@ -359,11 +360,11 @@ mod tests {
     #[test]
     fn golden_bytes() {
         let format = FormatRecord {
-            data_version: 1,
+            data_version: DATA_VERSION,
             installation: [7; 16],
             created: Timestamp::new(2, 3),
         };
-        let mut bytes = vec![1, 0, 0, 0, 1];
+        let mut bytes = vec![1, 0, 0, 0, 2];
         bytes.extend([7; 16]);
         bytes.extend([0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 3]);
         assert_eq!(format.encode(), bytes);

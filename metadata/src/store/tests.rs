@@ -41,21 +41,24 @@ async fn opening_again_changes_nothing_and_another_version_is_refused() {
         .await
         .unwrap();
     assert_eq!(again.handle_keys().await.unwrap(), keys);
-    let mut txn = kv.begin();
-    let format = FormatRecord {
-        data_version: 9,
-        ..store.format().await.unwrap()
-    };
-    txn.set(&keyspace::format(), &format.encode());
-    txn.commit().await.unwrap();
-    let refused = Store::open(kv, clock, Arc::new(Rng::seeded(3))).await;
-    assert_eq!(
-        refused.unwrap_err(),
-        StoreError::Version {
-            found: 9,
-            supported: DATA_VERSION
-        }
-    );
+    for found in [1, 9] {
+        let mut txn = kv.begin();
+        let format = FormatRecord {
+            data_version: found,
+            ..store.format().await.unwrap()
+        };
+        txn.set(&keyspace::format(), &format.encode());
+        txn.commit().await.unwrap();
+        let rng = Arc::new(Rng::seeded(3));
+        let refused = Store::open(Arc::clone(&kv), clock.clone(), rng).await;
+        assert_eq!(
+            refused.unwrap_err(),
+            StoreError::Version {
+                found,
+                supported: DATA_VERSION
+            }
+        );
+    }
 }
 
 #[tokio::test]
