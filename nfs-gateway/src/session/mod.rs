@@ -264,7 +264,6 @@ impl Session {
         let space = self.shared.space();
         self.last_used_ms
             .store(self.shared.now_ms(), Ordering::Relaxed);
-        let monotonic = self.shared.clock.monotonic();
         let mut state = self.lock();
         if state.lost {
             return Attempt::Lost(to);
@@ -279,7 +278,7 @@ impl Session {
         };
         view.verifier = self.verifier(&state);
         let space = Space {
-            refuses: state.is_full(monotonic),
+            refuses: state.is_full(self.shared.clock.as_ref()),
             ..space
         };
         let generation = state.generation;

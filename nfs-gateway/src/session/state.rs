@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::InodeId;
+use base::{Clock, InodeId};
 use metadata::image::{Image, Totals};
 use metadata::layers::Layers;
 use metadata::session::{Fence, StoredReply};
@@ -119,8 +119,10 @@ impl State {
     }
 
     /// Whether the store had no room a moment ago.
-    pub(super) fn is_full(&self, now: Duration) -> bool {
-        self.full_until.is_some_and(|until| now < until)
+    pub(super) fn is_full(&self, clock: &dyn Clock) -> bool {
+        // Every call asks: the clock is read only if there is something to compare it with.
+        self.full_until
+            .is_some_and(|until| clock.monotonic() < until)
     }
 }
 
