@@ -8,7 +8,9 @@ use chunkstore::ChunkError;
 use chunkstore::faulty::{Call as ChunkCall, Effect};
 use metadata::FsError;
 use metadata::kv::faulty::FaultRates;
+use metadata::record::session::FROZEN_LAYERS_MAX;
 use metadata::stat::SetAttrs;
+use nfs_gateway::FreezeError;
 use system_tests::subject::{Answer, Op};
 
 use crate::rig::{Mishaps, Rig};
@@ -246,4 +248,39 @@ fn a_read_in_progress_looks_again() {
         Answer::Data(Ok(read)) => assert_eq!((read.file.mode, read.data.len()), (0o644, 60_000)),
         other => panic!("{other:?}"),
     }
+}
+
+/// Bug: while chunks had no room for trees, layers could grow beyond what a session's record may
+/// list. The session was damaged then.
+#[test]
+fn layers_stay_few_when_they_cannot_be_folded() {
+    let mut rig = Rig::new(large_blocks(), 25);
+    let file = rig.made(create("f"));
+    rig.server.chunks.fail(
+        ChunkCall::Put,
+        ChunkError::NoSpace,
+        Effect::Nothing,
+        u32::MAX,
+    );
+    let freeze = |rig: &Rig| {
+        let (gateway, session) = (rig.server.gateway().clone(), rig.server.session);
+        rig.server.run(gateway.freeze(session))
+    };
+    let mut last = 0_u64;
+    let refused = (0..FROZEN_LAYERS_MAX + 10).find_map(|_| {
+        last += 1;
+        rig.good(write(file, 0, &last.to_be_bytes(), true));
+        freeze(&rig).err()
+    });
+    assert_eq!(refused, Some(FreezeError::NoSpace));
+    // Files are served all the same, and what was acknowledged is there.
+    last += 1;
+    rig.good(write(file, 0, &last.to_be_bytes(), true));
+    rig.restart();
+    assert_eq!(rig.content(file), last.to_be_bytes().as_slice());
+    assert_eq!(freeze(&rig), Err(FreezeError::NoSpace));
+    rig.server.chunks.heal();
+    assert_eq!(freeze(&rig), Ok(()));
+    rig.restart();
+    assert_eq!(rig.content(file), last.to_be_bytes().as_slice());
 }

@@ -15,10 +15,15 @@ use metadata::tree::{Root, TreeError};
 use tokio::sync::oneshot;
 
 use super::Session;
-use super::freeze::FreezeError;
+use super::freeze::{ATTEMPTS_MAX, FreezeError};
 
 /// Frozen layers from which a session is folded without being asked. Reads look through all of them.
 const FROZEN_MAX: usize = 4;
+
+/// Frozen layers from which a session is not frozen again before it has been folded: freezes wait for
+/// folds that do not keep up, and fail with those that fail. Well below `FROZEN_LAYERS_MAX`, since
+/// freezes that have passed go on.
+const FROZEN_FULL: usize = 128;
 
 /// Tries to put a tree in place of layers, each of which has patience of its own.
 const REPLACE_ATTEMPTS_MAX: u32 = 6;
@@ -51,7 +56,7 @@ impl crate::gateway::Gateway {
     ///
     /// Safe to drop: a fold that was begun is done all the same.
     pub async fn snapshot(self: &Arc<Self>, session: base::SessionId) -> Result<Root, FreezeError> {
-        for _ in 0..super::freeze::ATTEMPTS_MAX {
+        for _ in 0..ATTEMPTS_MAX {
             self.freeze(session).await?;
             let owned = self.session(session).await?;
             if let Some(root) = owned.fold(For::Sharing).await? {
@@ -74,6 +79,20 @@ impl Session {
                 tracing::warn!(session = %session.view.session, %error, "layers were not folded");
             }
         });
+    }
+
+    /// Waits until the session has room for one more frozen layer.
+    pub(super) async fn make_room_for_layer(self: &Arc<Self>) -> Result<(), FreezeError> {
+        for _ in 0..ATTEMPTS_MAX {
+            {
+                let state = self.lock();
+                if state.lost || state.layers.frozen().len() < FROZEN_FULL {
+                    return Ok(());
+                }
+            }
+            self.fold(For::Itself).await?;
+        }
+        Err(FreezeError::Unavailable)
     }
 
     /// Makes the frozen layers and the base a new base; returns its root. `None` if the session is
