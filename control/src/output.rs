@@ -6,12 +6,17 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 
-/// Prints lines of text. A reader that went away is no failure.
+/// Prints lines of text. A reader that went away is no failure. Control characters in them, which are
+/// from names and messages that somebody else chose, do not reach the terminal.
 ///
 /// # Errors
 ///
 /// They cannot be written, as on a full disk: whoever wants them does not have them.
 pub(crate) fn text(text: &str) -> Result<(), Failure> {
+    print(&harmless(text))
+}
+
+fn print(text: &str) -> Result<(), Failure> {
     match write(&mut std::io::stdout().lock(), text) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             Err(Failure::io("it was done, but print the result", &error))
@@ -24,7 +29,7 @@ pub(crate) fn text(text: &str) -> Result<(), Failure> {
 pub(crate) fn json<T: Serialize>(value: &T) -> Result<(), Failure> {
     let line = serde_json::to_string(value)
         .map_err(|error| Failure::error(format_args!("print the result: {error}")))?;
-    text(&line)
+    print(&line)
 }
 
 /// Prints why a command failed.
@@ -33,14 +38,36 @@ pub(crate) fn failure(failure: &Failure, json: bool) {
         let code = failure.exit_code();
         serde_json::json!({ "error": failure.message, "exit_code": code }).to_string()
     } else {
-        format!("holdfast: {failure}")
+        harmless(&format!("holdfast: {failure}"))
     };
     drop(write(&mut std::io::stderr().lock(), &line));
 }
 
 /// Prints a note that is no result.
 pub(crate) fn note(line: &str) {
-    drop(write(&mut std::io::stderr().lock(), line));
+    drop(write(&mut std::io::stderr().lock(), &harmless(line)));
+}
+
+/// A name or another value that stays on its line.
+pub(crate) fn in_line(value: &str) -> String {
+    escaped(value, |_| false)
+}
+
+/// Lines of text that a terminal takes for nothing else.
+fn harmless(text: &str) -> String {
+    escaped(text, |c| c == '\n' || c == '\t')
+}
+
+fn escaped(text: &str, keep: impl Fn(char) -> bool) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() && !keep(c) {
+            out.extend(c.escape_default());
+        } else {
+            out.push(c);
+        }
+    }
+    out
 }
 
 fn write(to: &mut impl Write, text: &str) -> std::io::Result<()> {
@@ -59,7 +86,11 @@ pub(crate) fn table<const N: usize>(
     rows: &[[String; N]],
 ) -> Result<(), Failure> {
     let mut widths = heading.map(str::len);
-    for row in rows {
+    let rows: Vec<[String; N]> = rows
+        .iter()
+        .map(|row| row.each_ref().map(|cell| in_line(cell)))
+        .collect();
+    for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());
         }
@@ -73,8 +104,26 @@ pub(crate) fn table<const N: usize>(
         padded.join("  ").trim_end().to_owned()
     };
     let mut lines = vec![line(heading)];
-    for row in rows {
+    for row in &rows {
         lines.push(line(row.each_ref().map(String::as_str)));
     }
     text(&lines.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_are_written_out() {
+        let hostile = "a\u{1b}]0;title\u{7}\tb\r\nc\u{9b}2Jé";
+        assert_eq!(
+            harmless(hostile),
+            "a\\u{1b}]0;title\\u{7}\tb\\r\nc\\u{9b}2Jé"
+        );
+        assert_eq!(
+            in_line(hostile),
+            "a\\u{1b}]0;title\\u{7}\\tb\\r\\nc\\u{9b}2Jé"
+        );
+    }
 }

@@ -145,7 +145,11 @@ impl From<HistoryError> for ApiError {
                 let mut detail = detail;
                 for conflict in conflicts.iter().take(CONFLICTS_SHOWN) {
                     let conflict = crate::history::Conflict::from(conflict);
-                    detail.push_str(&format!("\n{}: {}", conflict.kind, conflict.path));
+                    detail.push_str(&format!(
+                        "\n{}: {}",
+                        conflict.kind,
+                        crate::output::in_line(&conflict.path)
+                    ));
                 }
                 Self::new(StatusCode::CONFLICT, "conflicts", detail)
             }

@@ -67,12 +67,13 @@ pub(super) fn publish(args: PublishArgs, json: bool) -> Result<(), Failure> {
     }];
     for conflict in &done.conflicts {
         let aside = conflict.aside.as_ref();
-        let aside = aside.map(|path| format!(", the other version is at {path}"));
+        let aside =
+            aside.map(|path| format!(", the other version is at {}", output::in_line(path)));
         lines.push(format!(
             "conflict ({}, {}): {}{}",
             conflict.kind,
             conflict.resolution,
-            conflict.path,
+            output::in_line(&conflict.path),
             aside.unwrap_or_default()
         ));
     }
@@ -149,9 +150,10 @@ fn change_line(change: &Change) -> String {
         "type-changed" => 'T',
         _ => 'M',
     };
+    let path = output::in_line(&change.path);
     match &change.old_path {
-        Some(old) => format!("{letter}  {old} -> {}", change.path),
-        None => format!("{letter}  {}", change.path),
+        Some(old) => format!("{letter}  {} -> {path}", output::in_line(old)),
+        None => format!("{letter}  {path}"),
     }
 }
 
@@ -172,12 +174,12 @@ fn described(commit: &Commit) -> String {
         ("call", &commit.tool_call),
     ] {
         if !value.is_empty() {
-            lines.push(format!("{name:<7} {value}"));
+            lines.push(format!("{name:<7} {}", output::in_line(value)));
         }
     }
     lines.push(format!("date    {}", commit.time));
     for (key, value) in &commit.pairs {
-        lines.push(format!("{key} = {value}"));
+        lines.push(output::in_line(&format!("{key} = {value}")));
     }
     if commit.conflicts > 0 {
         lines.push(format!("conflicts {}", commit.conflicts));
