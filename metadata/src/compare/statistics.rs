@@ -23,11 +23,43 @@ pub async fn statistics(
     new: Root,
 ) -> Result<Statistics, SnapshotError> {
     let roots = (old.unwrap_or(Root::EMPTY), new);
+    let counted = count(tree, hasher, roots, u64::MAX).await?;
+    Ok(counted.statistics)
+}
+
+/// How much of what differs was counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// The sums.
+    pub statistics: Statistics,
+    /// Changes that were not counted are left.
+    pub more: bool,
+}
+
+/// As [`statistics`] between two roots, of the first `limit` changes.
+///
+/// # Errors
+///
+/// A tree cannot be read, or something is damaged.
+pub async fn count(
+    tree: &Tree,
+    hasher: &NameHasher,
+    roots: (Root, Root),
+    limit: u64,
+) -> Result<Counted, SnapshotError> {
     let mut comparison = compare(tree, hasher, roots, Options::default());
     let mut counted = Statistics::default();
     // Changes of an inode come one after the other.
     let mut last_changed = None;
+    let mut looked_at = 0;
     while let Some(change) = comparison.next_event().await? {
+        if looked_at == limit {
+            return Ok(Counted {
+                statistics: counted,
+                more: true,
+            });
+        }
+        looked_at += 1;
         let names = 1 + u64::from(change.further);
         match change.what {
             What::Added => add(&mut counted.added, names, bytes(&change, change.new_size)),
@@ -43,7 +75,10 @@ pub async fn statistics(
             add(&mut counted.removed, 1, size.unwrap_or(0));
         }
     }
-    Ok(counted)
+    Ok(Counted {
+        statistics: counted,
+        more: false,
+    })
 }
 
 /// The bytes that a change of this size adds to a sum.

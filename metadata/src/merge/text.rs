@@ -2,26 +2,14 @@
 
 use std::ops::Range;
 
-use imara_diff::{Algorithm, Diff, InternedInput};
-
-/// Lines of `after` in place of lines of `before`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Hunk {
-    before: Range<usize>,
-    after: Range<usize>,
-}
+pub(super) use crate::text::is_text;
+use crate::text::{Hunk, Shape, hunks_as, lines};
 
 /// One side: its lines, and how they differ from base.
 #[derive(Debug)]
 struct Side<'a> {
     lines: Vec<&'a [u8]>,
     hunks: Vec<Hunk>,
-}
-
-/// Whether content is taken for text. A NUL byte is in no text that is merged by lines, also if
-/// it is valid UTF-8: an archive of texts is none.
-pub(super) fn is_text(content: &[u8]) -> bool {
-    !content.contains(&0)
 }
 
 /// Merges two texts that came from `base`, if no region was changed by both in different ways.
@@ -102,17 +90,7 @@ fn region(
 impl<'a> Side<'a> {
     fn new(base: &[&'a [u8]], text: &'a [u8]) -> Self {
         let lines = lines(text);
-        let mut input = InternedInput::default();
-        input.update_before(base.iter().copied());
-        input.update_after(lines.iter().copied());
-        let range = |range: Range<u32>| index(range.start)..index(range.end);
-        let hunks = Diff::compute(Algorithm::Histogram, &input)
-            .hunks()
-            .map(|hunk| Hunk {
-                before: range(hunk.before),
-                after: range(hunk.after),
-            })
-            .collect();
+        let hunks = hunks_as(base, &lines, Shape::Found);
         Self { lines, hunks }
     }
 
@@ -131,19 +109,10 @@ impl<'a> Side<'a> {
     }
 }
 
-/// Lines with their ends.
-fn lines(text: &[u8]) -> Vec<&[u8]> {
-    text.split_inclusive(|byte| *byte == b'\n').collect()
-}
-
 fn append(merged: &mut Vec<u8>, lines: &[&[u8]]) {
     for line in lines {
         merged.extend_from_slice(line);
     }
-}
-
-fn index(line: u32) -> usize {
-    usize::try_from(line).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]
