@@ -21,7 +21,7 @@ pub use find::{Finder, Found, PathError, Resolved, is_within, parse_path};
 pub use origin::{Origin, origin, path_in};
 pub use paths::Paths;
 pub use snapshot::{Listing, Snapshot};
-pub use statistics::{Counted, count, statistics};
+pub use statistics::{Counted, Tally, count, statistics};
 
 use crate::keyspace::KeyError;
 use crate::record::RecordError;

@@ -1,8 +1,8 @@
 //! The API's connections: not too many, none that keeps the others out, and room for those that
 //! ask whether the server lives.
 //!
-//! A connection either waits for its peer, to send a whole request or to take an answer, or works
-//! on a request. One that waits for too long is closed. When there are too many, the one that
+//! A connection either waits for its peer, to send a whole request or to take a part of an answer,
+//! or works on a request or the next part. One that waits for too long is closed. When there are too many, the one that
 //! waits longest goes, of the address that has most: so whoever sends half requests stands in
 //! their own way only. Work on `/v1` is bounded below the number of connections, so that some can
 //! always go.
@@ -30,6 +30,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore};
 
 use super::BODY_BYTES_MAX;
+use super::sending::Sending;
 use crate::status::ApiError;
 
 /// Most connections.
@@ -113,7 +114,11 @@ impl Serving {
     async fn serve(&self, stream: TcpStream, guest: &Arc<Guest>) {
         let answer = |request: Request<Incoming>| {
             let (serving, guest) = (self.clone(), Arc::clone(guest));
-            async move { Ok::<Response, Infallible>(serving.answer(request, &guest).await) }
+            async move {
+                let answer = serving.answer(request, &guest).await;
+                let sending = |body| Sending::new(body, guest, serving.clock);
+                Ok::<_, Infallible>(answer.map(sending))
+            }
         };
         let mut builder = http1::Builder::new();
         builder.max_buf_size(HEAD_BYTES_MAX);
@@ -191,7 +196,7 @@ struct Guests {
 
 /// One connection.
 #[derive(Debug)]
-struct Guest {
+pub(super) struct Guest {
     id: u64,
     peer: IpAddr,
     /// Since when it waits for its peer; nothing while it works.
@@ -245,6 +250,11 @@ impl Guest {
     fn patience(&self, now: Duration) -> Duration {
         let since = *self.waits.lock();
         since.map_or(PATIENCE, |since| (since + PATIENCE).saturating_sub(now))
+    }
+
+    /// It works, or waits for its peer from now on.
+    pub(super) fn set_working(&self, works: bool, now: Duration) {
+        *self.waits.lock() = (!works).then_some(now);
     }
 
     /// It works until the result is dropped.

@@ -9,7 +9,7 @@ use base::{CommitId, InodeId, Timestamp};
 use super::{Before, CHANGES_MAX, FRONTIER_MAX, Inside, Lineage, LineageError, Target};
 use crate::compare::{What, path_in};
 use crate::stat::FileKind;
-use crate::store::{CommitInfo, Walk};
+use crate::store::{CommitInfo, LogFilter, Walk};
 
 /// Most commits that one page looks at.
 const LOOKED_AT_MAX: usize = 2000;
@@ -76,6 +76,8 @@ pub struct PathLogQuery {
     pub heads: PathHeads,
     /// Which parents to follow.
     pub walk: Walk,
+    /// What to show of what is followed.
+    pub filter: LogFilter,
     /// Most commits to show.
     pub limit: usize,
 }
@@ -218,7 +220,9 @@ impl Lineage {
             for (parent, aim) in step.follow {
                 frontier.add(parent, aim)?;
             }
-            if let Some(changed) = step.changed {
+            if let Some(changed) = step.changed
+                && query.filter.shows(&commit.record)
+            {
                 commits.push(PathCommit { commit, changed });
             }
         }

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use base::Rng;
 
 use super::*;
-use crate::store::Walk;
+use crate::store::{LogFilter, Walk};
 use crate::text::lines;
 use model::{History, World};
 
@@ -34,6 +34,7 @@ async fn log(
             path: path.to_vec(),
             heads,
             walk,
+            filter: LogFilter::default(),
             limit,
         };
         let page = world.lineage.log(query).await.unwrap();

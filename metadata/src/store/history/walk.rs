@@ -46,7 +46,9 @@ pub struct LogFilter {
 }
 
 impl LogFilter {
-    fn shows(&self, commit: &CommitRecord) -> bool {
+    /// Whether a log shows this commit.
+    #[must_use]
+    pub fn shows(&self, commit: &CommitRecord) -> bool {
         let made = &commit.provenance;
         self.agent.as_ref().is_none_or(|agent| *agent == made.agent)
             && self.run.as_ref().is_none_or(|run| *run == made.run)
