@@ -111,9 +111,9 @@ pub struct ShowArgs {
 /// Arguments of `diff`.
 #[derive(Debug, Args)]
 pub struct DiffArgs {
-    /// The version to compare [default: main]
-    #[arg(conflicts_with = "session")]
-    pub to: Option<String>,
+    /// The version to compare, or the one to compare with and the one to compare [default: main]
+    #[arg(value_name = "VERSION", num_args = 0..=2, conflicts_with = "session")]
+    pub versions: Vec<String>,
     /// Compare what this session has now, with all that its clients have written.
     #[arg(long, value_name = "SESSION", conflicts_with = "workspace")]
     pub session: Option<String>,

@@ -449,6 +449,50 @@ mod tests {
         }
     }
 
+    /// Writes here and there, and other sizes: every version reads as it was, whole and in parts.
+    #[tokio::test]
+    async fn every_version_has_its_bytes() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let server = Server::start("up", dir);
+        let (session, mut files) = mounted(&server, dir, &[]).await;
+        let rng = base::Rng::seeded(7);
+        let pick = |of: usize| usize::try_from(rng.u64()).unwrap() % of;
+        let (mut content, mut versions) = (Vec::new(), Vec::new());
+        for round in 0..8 {
+            for _ in 0..=pick(5) {
+                let offset = pick(700_000);
+                let length = [10, 5_000, 200_000][pick(3)];
+                let written: Vec<u8> = (0..length)
+                    .map(|_| u8::try_from(pick(256)).unwrap())
+                    .collect();
+                files
+                    .write_at(b"f", u64::try_from(offset).unwrap(), &written)
+                    .await;
+                content.resize(content.len().max(offset + length), 0);
+                content[offset..offset + length].copy_from_slice(&written);
+            }
+            if round % 3 == 2 {
+                let size = pick(content.len());
+                files.open(b"f", Some(u64::try_from(size).unwrap())).await;
+                content.truncate(size);
+            }
+            let commit = publish(dir, &session, &["-m", "round"]);
+            versions.push((commit, content.clone()));
+        }
+        for (commit, content) in &versions {
+            assert!(out(&["cat", commit, "f"], dir) == *content, "{commit}");
+            for _ in 0..3 {
+                let (from, length) = (pick(content.len()), 1 + pick(300_000));
+                let to = content.len().min(from + length);
+                let (offset, length) = (from.to_string(), length.to_string());
+                let part = ["cat", commit, "f", "--offset", &offset, "--length", &length];
+                assert!(out(&part, dir) == content[from..to], "{part:?}");
+            }
+        }
+        assert_eq!(server.terminate(), Some(0));
+    }
+
     #[tokio::test]
     async fn differences_are_told_as_text_and_sums() {
         let dir = tempfile::tempdir().unwrap();
@@ -527,6 +571,14 @@ mod tests {
         }
         apply(&server, dir, &session, &base).await;
         // A version that it did not begin with, and what is forgotten when it is closed.
+        let two = json(&["diff", "main", "main"], dir);
+        assert_eq!(two["items"], Value::Array(vec![]));
+        fails(
+            &["diff", "main", "main", "--from", "main"],
+            dir,
+            USAGE,
+            &["two versions"],
+        );
         let against = json(&["diff", "--session", id(&session), "--from", "main"], dir);
         assert_eq!(against["items"], diff["items"]);
         let shown = text(&["show", "main"], dir);

@@ -113,7 +113,16 @@ impl<'a> Patches<'a> {
             (Some(before), Some(after)) if is_text(&before) && is_text(&after) => {
                 line(to, &[b"--- ", a]);
                 line(to, &[b"+++ ", b]);
-                unified(&before, &after, to);
+                // Long texts take long: beside what the runtime's threads do.
+                let told = tokio::task::spawn_blocking(move || {
+                    let mut told = Vec::new();
+                    unified(&before, &after, &mut told);
+                    told
+                });
+                let told = told.await.map_err(|_| {
+                    ApiError::not_ready("the texts could not be compared: try again")
+                })?;
+                to.extend_from_slice(&told);
             }
             (Some(_), Some(_)) => line(to, &[b"Binary files ", a, b" and ", b, b" differ"]),
             _ => {

@@ -289,16 +289,32 @@ mod tests {
         address: SocketAddr,
         held: Arc<Semaphore>,
         tasks: Tasks,
+        guests: Arc<Guests>,
     }
 
-    /// Serves `/quick`, `/v1/body`, which tells a body's length, and `/v1/held`, which ends when
-    /// the test lets it.
+    /// Serves `/quick`, `/v1/body`, which tells a body's length, `/v1/held`, which ends when the
+    /// test lets it, `/v1/parts`, whose parts come when the test lets them, and `/v1/endless`.
     async fn serve(clock: Arc<dyn Clock>) -> Fixture {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let held = Arc::new(Semaphore::new(0));
-        let wait = Arc::clone(&held);
+        let (wait, part) = (Arc::clone(&held), Arc::clone(&held));
+        let parts = move || {
+            let stream = futures_util::stream::unfold(Arc::clone(&part), async |part| {
+                part.acquire().await.unwrap().forget();
+                Some((Ok::<_, Infallible>(Bytes::from_static(b"part")), part))
+            });
+            std::future::ready(Body::from_stream(stream))
+        };
+        let endless = async || {
+            let part = Bytes::from_static(&[0; 65536]);
+            let parts =
+                futures_util::stream::repeat_with(move || Ok::<_, Infallible>(part.clone()));
+            Body::from_stream(parts)
+        };
         let routes = Router::new()
+            .route("/v1/parts", get(parts))
+            .route("/v1/endless", get(endless))
             .route("/quick", get(async || "ok"))
             .route("/v1/body", post(async |body: Bytes| body.len().to_string()))
             .route(
@@ -310,11 +326,13 @@ mod tests {
             );
         let tasks = Tasks::new();
         let serving = Serving::new(routes, clock, tasks.clone());
+        let guests = Arc::clone(&serving.guests);
         tasks.spawn(serving.run(listener));
         Fixture {
             address,
             held,
             tasks,
+            guests,
         }
     }
 
@@ -466,6 +484,43 @@ mod tests {
         }
         server.held.add_permits(1);
         assert_eq!(answer(&mut working).await.0, 200);
+    }
+
+    /// An answer may take as long as it likes, as long as its parts are taken.
+    #[tokio::test]
+    async fn an_answer_of_many_parts_is_sent_to_its_end() {
+        let clock = Arc::new(ManualClock::new(Timestamp::EPOCH));
+        let server = serve(clock.clone()).await;
+        let mut stream = server.send(&request("/v1/parts")).await;
+        let mut text = String::new();
+        let mut chunk = [0; 4096];
+        for parts in 1..=5 {
+            server.held.add_permits(1);
+            while text.matches("part").count() < parts {
+                let read = stream.read(&mut chunk).await.unwrap();
+                assert!(read > 0, "it ended after {text}");
+                text.push_str(std::str::from_utf8(&chunk[..read]).unwrap());
+            }
+            clock.advance(2 * PATIENCE);
+            // The connection has seen what time it is when a later call is answered.
+            let mut later = server.send(&request("/quick")).await;
+            assert_eq!(answer(&mut later).await.0, 200);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_takes_no_more_of_an_answer_is_given_up() {
+        let clock = Arc::new(ManualClock::new(Timestamp::EPOCH));
+        let server = serve(clock.clone()).await;
+        let mut stream = server.send(&request("/v1/endless")).await;
+        let mut chunk = vec![0; 65536];
+        stream.read_exact(&mut chunk).await.unwrap();
+        while !server.guests.present.lock().is_empty() {
+            clock.advance(PATIENCE);
+            tokio::task::yield_now().await;
+        }
+        // It ends, whatever was on its way.
+        while !matches!(stream.read(&mut chunk).await, Ok(0) | Err(_)) {}
     }
 
     #[tokio::test]

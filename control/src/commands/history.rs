@@ -9,7 +9,7 @@ use crate::cli_history::{
     ShowArgs,
 };
 use crate::client::Client;
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
 use crate::history::{
     Change, Checkpoint, Checkpointed, Commit, CreateRef, Diff, Operation, Publish, Published, Ref,
     Shown, Stat, Undo, short,
@@ -159,22 +159,28 @@ pub(super) fn show(args: &ShowArgs, json: bool) -> Result<(), Failure> {
 
 pub(super) fn diff(args: &DiffArgs, json: bool) -> Result<(), Failure> {
     let client = client(&args.server)?;
+    let (from, to) = match (args.versions.as_slice(), &args.from) {
+        ([], from) => (from.as_ref(), "main"),
+        ([to], from) => (from.as_ref(), to.as_str()),
+        ([from, to], None) => (Some(from), to.as_str()),
+        _ => {
+            let message = "two versions are compared: say one of them once";
+            return Err(Failure::new(FailureKind::Usage, message));
+        }
+    };
     let (workspace, side) = match &args.session {
         Some(session) => {
             let found: Session = client.get(&path_of(session, "")?)?;
             (found.workspace, format!("session={}", escape(session)))
         }
-        None => {
-            let to = args.to.as_deref().unwrap_or("main");
-            (args.workspace.clone(), format!("to={}", escape(to)))
-        }
+        None => (args.workspace.clone(), format!("to={}", escape(to))),
     };
     let mut path = format!(
         "/v1/workspaces/{}/diff?{side}&limit={}",
         escape(&workspace),
         args.limit
     );
-    if let Some(from) = &args.from {
+    if let Some(from) = from {
         path.push_str(&format!("&from={}", escape(from)));
     }
     if let Some(within) = &args.path {
@@ -189,6 +195,10 @@ pub(super) fn diff(args: &DiffArgs, json: bool) -> Result<(), Failure> {
     if json {
         return output::json(&diff);
     }
+    show_diff(args, &diff)
+}
+
+fn show_diff(args: &DiffArgs, diff: &Diff) -> Result<(), Failure> {
     let more = "and more: --limit or --path shows them";
     if args.text {
         let patches = diff

@@ -30,6 +30,9 @@ const LOOKED_AT_MAX: usize = 10_000;
 /// Most texts that are read.
 const TEXTS_MAX: usize = 1000;
 
+/// Texts that are compared in no time to speak of.
+const QUICK_BYTES_MAX: usize = 16 * 1024;
+
 /// Texts are kept for what waits while no more than so many versions wait.
 const KEPT_MAX: usize = 16;
 
@@ -313,8 +316,8 @@ impl Lineage {
                         let snapshot = self.snapshot(commit);
                         suspect.text = read(work, &snapshot, &suspect.target.record, texts).await?;
                     }
-                    let new = suspect.text.as_deref().unwrap_or_default();
-                    (passed, runs) = share(old, new, &runs);
+                    let new = suspect.text.clone().unwrap_or_default();
+                    (passed, runs) = share_aside(old.clone(), new, runs).await?;
                 }
             }
             // One at least, to find where the file was made.
@@ -376,6 +379,22 @@ fn why_not_text(text: &[u8]) -> Option<NoLines> {
     } else {
         None
     }
+}
+
+/// As [`share`]; where that may take long, beside what the runtime's threads do.
+async fn share_aside(
+    old: Bytes,
+    new: Bytes,
+    runs: Vec<Run>,
+) -> Result<(Vec<Run>, Vec<Run>), LineageError> {
+    if old.len().max(new.len()) <= QUICK_BYTES_MAX {
+        return Ok(share(&old, &new, &runs));
+    }
+    let shared = tokio::task::spawn_blocking(move || share(&old, &new, &runs));
+    shared.await.map_err(|source| {
+        let (what, source) = ("compare two versions of a file", source.into());
+        ContentError { what, source }.into()
+    })
 }
 
 /// Shares lines of the text `new` out: those that `old` has, with where they are there; and the

@@ -9,7 +9,7 @@ use base::{CommitId, InodeId, Timestamp};
 use super::{Before, CHANGES_MAX, FRONTIER_MAX, Inside, Lineage, LineageError, Target};
 use crate::compare::{What, path_in};
 use crate::stat::FileKind;
-use crate::store::{CommitInfo, LogFilter, Walk};
+use crate::store::{CommitInfo, LOG_BYTES_MAX, LogFilter, Walk};
 
 /// Most commits that one page looks at.
 const LOOKED_AT_MAX: usize = 2000;
@@ -201,9 +201,9 @@ impl Lineage {
             frontier.add(commit, aim)?;
         }
         let mut commits = Vec::new();
-        let mut changes_left = 2 * CHANGES_MAX;
+        let (mut changes_left, mut bytes) = (2 * CHANGES_MAX, 0);
         for _ in 0..LOOKED_AT_MAX {
-            if commits.len() == limit || changes_left < CHANGES_MAX {
+            if commits.len() == limit || bytes >= LOG_BYTES_MAX || changes_left < CHANGES_MAX {
                 break;
             }
             let Some((commit, aim)) = frontier.take() else {
@@ -223,6 +223,8 @@ impl Lineage {
             if let Some(changed) = step.changed
                 && query.filter.shows(&commit.record)
             {
+                let old_path = changed.old_path.as_ref().map_or(0, Vec::len);
+                bytes += commit.record.text_bytes() + changed.path.len() + old_path;
                 commits.push(PathCommit { commit, changed });
             }
         }
