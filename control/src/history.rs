@@ -156,12 +156,20 @@ pub struct Change {
     pub old_size: Option<u64>,
     /// Size in bytes now.
     pub new_size: Option<u64>,
+    /// How many further names of the same file changed alike.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub further: u32,
     /// The change as `git diff` has it, if that was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patch: Option<String>,
     /// The files are no UTF-8: other bytes are replaced in `patch`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub patch_lossy: bool,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // As serde calls it.
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// Sums of what differs.
@@ -233,6 +241,7 @@ impl From<PathChange> for Change {
             owner: change.owner,
             old_size: change.old_size,
             new_size: change.new_size,
+            further: change.further,
             patch: None,
             patch_lossy: false,
         }

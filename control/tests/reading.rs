@@ -5,8 +5,10 @@ mod support;
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::PermissionsExt;
     use std::path::Path;
     use std::process::{Command, Stdio};
 
@@ -14,9 +16,9 @@ mod tests {
     use nfs3_client::tokio::{TokioConnector, TokioIo};
     use nfs3_client::{Nfs3Connection, Nfs3ConnectionBuilder};
     use nfs3_types::nfs3::{
-        CREATE3args, LOOKUP3args, MKDIR3args, Nfs3Option, Nfs3Result, REMOVE3args, RENAME3args,
-        SYMLINK3args, WRITE3args, createhow3, diropargs3, filename3, nfs_fh3, nfspath3, sattr3,
-        stable_how, symlinkdata3,
+        CREATE3args, LINK3args, LOOKUP3args, MKDIR3args, Nfs3Option, Nfs3Result, REMOVE3args,
+        RENAME3args, SETATTR3args, SYMLINK3args, WRITE3args, createhow3, diropargs3, filename3,
+        nfs_fh3, nfspath3, sattr3, stable_how, symlinkdata3,
     };
     use nfs3_types::xdr_codec::Opaque;
     use serde_json::Value;
@@ -121,6 +123,33 @@ mod tests {
             assert!(matches!(made, Nfs3Result::Ok(_)));
         }
 
+        async fn link(&mut self, path: &str, to: &str) {
+            let what = self.place(path.as_bytes()).await;
+            let found = self.0.lookup(&LOOKUP3args { what }).await.unwrap();
+            let Nfs3Result::Ok(found) = found else {
+                panic!("{path} is not found");
+            };
+            let args = LINK3args {
+                file: found.object,
+                link: self.place(to.as_bytes()).await,
+            };
+            let linked = self.0.link(&args).await.unwrap();
+            assert!(matches!(linked, Nfs3Result::Ok(_)));
+        }
+
+        async fn chmod(&mut self, path: &str, mode: u32) {
+            let args = SETATTR3args {
+                object: self.open(path.as_bytes(), None).await,
+                new_attributes: sattr3 {
+                    mode: Nfs3Option::Some(mode),
+                    ..sattr3::default()
+                },
+                guard: Nfs3Option::None,
+            };
+            let set = self.0.setattr(&args).await.unwrap();
+            assert!(matches!(set, Nfs3Result::Ok(_)));
+        }
+
         async fn rename(&mut self, from: &str, to: &str) {
             let args = RENAME3args {
                 from: self.place(from.as_bytes()).await,
@@ -185,7 +214,10 @@ mod tests {
         files.symlink("link", "src/main.rs").await;
         files.write(b"odd\xff%\n".as_slice(), b"odd").await;
         files.write_at(b"sparse", 900_000, b"end").await;
+        // More than is asked for at a time.
+        files.write_at(b"src/vast", 70 << 20, b"end").await;
         publish(dir, &session, &["-m", "one"]);
+        files.remove("src/vast").await;
         files.write("src/main.rs", b"fn main() { run() }\n").await;
         files.remove("large").await;
         publish(dir, &session, &["-m", "two"]);
@@ -569,7 +601,6 @@ mod tests {
         ] {
             assert!(patch.contains(part), "{part} is not in {patch}");
         }
-        apply(&server, dir, &session, &base).await;
         // A version that it did not begin with, and what is forgotten when it is closed.
         let two = json(&["diff", "main", "main"], dir);
         assert_eq!(two["items"], Value::Array(vec![]));
@@ -595,30 +626,112 @@ mod tests {
         assert_eq!(json(&["check"], dir)["clean"], true);
     }
 
-    /// What is told can be applied by git.
-    async fn apply(_: &Server, dir: &Path, session: &Value, base: &str) {
-        let patch = text(
-            &["diff", "--session", id(session), "-p", "--path", "d"],
-            dir,
+    /// Everything of a version, in a directory of its own.
+    fn take_out(dir: &Path, version: &str) -> tempfile::TempDir {
+        let to = tempfile::tempdir().unwrap();
+        let found = json(&["find", version], dir);
+        for entry in found.as_array().unwrap() {
+            let path = entry["path"].as_str().unwrap();
+            let at = to.path().join(path);
+            match entry["kind"].as_str().unwrap() {
+                "directory" => std::fs::create_dir(at).unwrap(),
+                "symlink" => {
+                    std::os::unix::fs::symlink(entry["target"].as_str().unwrap(), at).unwrap();
+                }
+                _ => {
+                    std::fs::write(&at, out(&["cat", version, path], dir)).unwrap();
+                    let mode = u32::try_from(entry["mode"].as_u64().unwrap()).unwrap();
+                    let mode = if mode & 0o100 == 0 { 0o644 } else { 0o755 };
+                    std::fs::set_permissions(at, std::fs::Permissions::from_mode(mode)).unwrap();
+                }
+            }
+        }
+        to
+    }
+
+    /// Files and links below a directory: mode, and content or target.
+    fn shown(top: &Path) -> BTreeMap<std::path::PathBuf, (u32, Vec<u8>)> {
+        let (mut all, mut dirs) = (BTreeMap::new(), vec![top.to_owned()]);
+        while let Some(dir) = dirs.pop() {
+            for entry in std::fs::read_dir(dir).unwrap() {
+                let path = entry.unwrap().path();
+                let metadata = path.symlink_metadata().unwrap();
+                if metadata.is_dir() {
+                    dirs.push(path);
+                    continue;
+                }
+                let content = if metadata.is_symlink() {
+                    std::fs::read_link(&path)
+                        .unwrap()
+                        .into_os_string()
+                        .into_encoded_bytes()
+                } else {
+                    std::fs::read(&path).unwrap()
+                };
+                let relative = path.strip_prefix(top).unwrap().to_owned();
+                all.insert(relative, (metadata.permissions().mode(), content));
+            }
+        }
+        all
+    }
+
+    /// What is told as text leads from one version to the other, as git reads it.
+    #[tokio::test]
+    async fn differences_can_be_applied_by_git() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let server = Server::start("up", dir);
+        let (session, mut files) = mounted(&server, dir, &[]).await;
+        let text =
+            |from: usize| -> String { (from..from + 30).map(|at| format!("{at}\n")).collect() };
+        files.mkdir("d").await;
+        files.mkdir("e").await;
+        for (number, path) in ["a", "b", "c", "d/f", "d/g", "h", "i", "j", "k", "m"]
+            .iter()
+            .enumerate()
+        {
+            files.write(path, text(number)).await;
+        }
+        files.symlink("l", "a").await;
+        files.write("tab\tname", "x").await;
+        publish(dir, &session, &["-m", "one"]);
+        files.write("a", text(0).replace("7\n", "seven\n")).await;
+        files.rename("b", "c").await;
+        files.rename("d/f", "e/f").await;
+        files.write("e/f", text(3) + "more").await;
+        files.chmod("h", 0o755).await;
+        files.chmod("i", 0o600).await;
+        files.remove("l").await;
+        files.write("l", "a file now").await;
+        files.remove("j").await;
+        files.symlink("j", "k").await;
+        files.write("m~", text(9).replace("20\n", "")).await;
+        files.rename("m~", "m").await;
+        files.remove("d/g").await;
+        files.link("k", "k2").await;
+        files.write("tab\tname", "y").await;
+        files.write("new", "").await;
+        publish(dir, &session, &["-m", "two"]);
+
+        let patch = out(&["diff", "main~1", "main", "-p"], dir);
+        let shown_patch = String::from_utf8_lossy(&patch).into_owned();
+        assert!(
+            shown_patch.contains("# file i: mode 0644 -> 0600\n"),
+            "{shown_patch}"
         );
-        let work = tempfile::tempdir().unwrap();
-        let at = |path: &str| work.path().join(path);
-        std::fs::create_dir(at("d")).unwrap();
-        std::fs::write(at("d/text"), base).unwrap();
-        std::fs::write(at("moved"), base).unwrap();
+        let (old, new) = (take_out(dir, "main~1"), take_out(dir, "main"));
+        assert_ne!(shown(old.path()), shown(new.path()));
         let mut git = Command::new("git")
             .args(["apply", "-"])
-            .current_dir(work.path())
+            .current_dir(old.path())
             .stdin(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        std::io::Write::write_all(&mut git.stdin.take().unwrap(), patch.as_bytes()).unwrap();
+        std::io::Write::write_all(&mut git.stdin.take().unwrap(), &patch).unwrap();
         let done = git.wait_with_output().unwrap();
-        assert!(done.status.success(), "{done:?}: {patch}");
-        let text = std::fs::read_to_string(at("d/text")).unwrap();
-        assert!(text.contains("line nine\n") && !text.contains("line 9\n"));
-        assert_eq!(std::fs::read_to_string(at("d/moved to")).unwrap(), base);
+        assert!(done.status.success(), "{done:?}: {shown_patch}");
+        assert_eq!(shown(old.path()), shown(new.path()), "{shown_patch}");
     }
 
     #[tokio::test]

@@ -8,6 +8,7 @@ use metadata::stat::FileKind;
 use metadata::text::{is_text, unified};
 use nfs_gateway::Versions;
 
+use crate::reading::kind_of;
 use crate::status::ApiError;
 
 /// Most bytes of text in one answer, about: a further change is not told then.
@@ -50,17 +51,32 @@ impl<'a> Patches<'a> {
         }
         let (old, new) = sides((self.old, self.new), change).await?;
         let mut patch = Vec::new();
+        let mut over = None;
+        if let Some(replaced) = change.replaced.filter(|_| change.what == What::Renamed) {
+            over = side(self.old, replaced.inode, &change.path).await?;
+        }
         match (&old, &new) {
             // As git has it: one is removed, the other is added.
             (Some(_), Some(_)) if change.what == What::TypeChanged => {
-                self.write(old.as_ref(), None, false, &mut patch).await?;
-                self.write(None, new.as_ref(), false, &mut patch).await?;
+                self.write(old.as_ref(), None, &mut patch).await?;
+                self.write(None, new.as_ref(), &mut patch).await?;
             }
-            _ => {
-                let is_renamed = change.what == What::Renamed;
-                self.write(old.as_ref(), new.as_ref(), is_renamed, &mut patch)
-                    .await?;
+            // What it was renamed over is still there where this is applied.
+            (Some(_), Some(is)) if over.is_some() => {
+                self.write(old.as_ref(), None, &mut patch).await?;
+                let over = over.as_ref();
+                if over.is_some_and(|over| over.record.stat.kind != is.record.stat.kind) {
+                    self.write(over, None, &mut patch).await?;
+                    self.write(None, new.as_ref(), &mut patch).await?;
+                } else {
+                    self.write(over, new.as_ref(), &mut patch).await?;
+                }
             }
+            _ => self.write(old.as_ref(), new.as_ref(), &mut patch).await?,
+        }
+        if change.further > 0 {
+            let further = format!("and {} further names of this file", change.further);
+            note(&mut patch, further.as_bytes());
         }
         self.text_bytes += patch.len();
         Ok(Some(patch))
@@ -70,26 +86,30 @@ impl<'a> Patches<'a> {
         &mut self,
         old: Option<&Side<'_>>,
         new: Option<&Side<'_>>,
-        is_renamed: bool,
         to: &mut Vec<u8>,
     ) -> Result<(), ApiError> {
         let Some(either) = new.or(old) else {
             return Ok(());
         };
+        let (old_path, new_path) = (old.unwrap_or(either).path, new.unwrap_or(either).path);
         // Git knows no directories.
-        if [old, new]
-            .into_iter()
-            .flatten()
-            .all(|side| side.record.stat.is_dir())
-        {
-            note(to, &describe(old, new, is_renamed));
+        let is_dir = |side: &Side<'_>| side.record.stat.is_dir();
+        if [old, new].into_iter().flatten().all(is_dir) {
+            note(to, &describe(old, new));
             return Ok(());
         }
-        let (old_path, new_path) = (old.unwrap_or(either).path, new.unwrap_or(either).path);
+        let (before, after) = (self.content(old).await?, self.content(new).await?);
+        let mode = |side: Option<&Side<'_>>| side.map(|side| git_mode(&side.record));
+        let modes = (mode(old), mode(new));
+        let is_same = before.is_some() && before == after;
+        if is_same && modes.0 == modes.1 && old_path == new_path {
+            // Nor modes and owners that are no more than this.
+            note(to, &describe(old, new));
+            return Ok(());
+        }
         let (a, b) = (quoted(b"a/", old_path), quoted(b"b/", new_path));
         line(to, &[b"diff --git ", &a, b" ", &b]);
-        let mode = |side: Option<&Side<'_>>| side.map(|side| git_mode(&side.record));
-        match (mode(old), mode(new)) {
+        match modes {
             (None, Some(mode)) => line(to, &[b"new file mode ", mode.as_bytes()]),
             (Some(mode), None) => line(to, &[b"deleted file mode ", mode.as_bytes()]),
             (Some(before), Some(after)) if before != after => {
@@ -98,47 +118,16 @@ impl<'a> Patches<'a> {
             }
             _ => {}
         }
-        if is_renamed {
+        if old_path != new_path {
             line(to, &[b"rename from ", &quoted(b"", old_path)]);
             line(to, &[b"rename to ", &quoted(b"", new_path)]);
         }
-        let (before, after) = (self.content(old).await?, self.content(new).await?);
         let none: &[u8] = b"/dev/null";
-        let (a, b) = (
+        let names = (
             if old.is_some() { &a } else { none },
             if new.is_some() { &b } else { none },
         );
-        match (before, after) {
-            (Some(before), Some(after)) if before == after => {}
-            (Some(before), Some(after)) if is_text(&before) && is_text(&after) => {
-                line(to, &[b"--- ", a]);
-                line(to, &[b"+++ ", b]);
-                // Long texts take long: beside what the runtime's threads do.
-                let told = tokio::task::spawn_blocking(move || {
-                    let mut told = Vec::new();
-                    unified(&before, &after, &mut told);
-                    told
-                });
-                let told = told.await.map_err(|_| {
-                    ApiError::not_ready("the texts could not be compared: try again")
-                })?;
-                to.extend_from_slice(&told);
-            }
-            (Some(_), Some(_)) => line(to, &[b"Binary files ", a, b" and ", b, b" differ"]),
-            _ => {
-                let limit = TEXT_BYTES_MAX.to_string();
-                let why: [&[u8]; 6] = [
-                    b"Files ",
-                    a,
-                    b" and ",
-                    b,
-                    b" are not compared: over ",
-                    limit.as_bytes(),
-                ];
-                line(to, &[&why.concat()[..], b" bytes"]);
-            }
-        }
-        Ok(())
+        write_content(names, (before, after), to).await
     }
 
     /// What a side holds: nothing where it is not; `None` if it is too large.
@@ -158,6 +147,37 @@ impl<'a> Patches<'a> {
             _ => Some(Bytes::new()),
         })
     }
+}
+
+/// How the content of two files differs. What is `None` is too large.
+async fn write_content(
+    (a, b): (&[u8], &[u8]),
+    contents: (Option<Bytes>, Option<Bytes>),
+    to: &mut Vec<u8>,
+) -> Result<(), ApiError> {
+    match contents {
+        (Some(before), Some(after)) if before == after => {}
+        (Some(before), Some(after)) if is_text(&before) && is_text(&after) => {
+            line(to, &[b"--- ", a]);
+            line(to, &[b"+++ ", b]);
+            // Long texts take long: beside what the runtime's threads do.
+            let told = tokio::task::spawn_blocking(move || {
+                let mut told = Vec::new();
+                unified(&before, &after, &mut told);
+                told
+            });
+            let told = told
+                .await
+                .map_err(|_| ApiError::not_ready("the texts could not be compared: try again"))?;
+            to.extend_from_slice(&told);
+        }
+        (Some(_), Some(_)) => line(to, &[b"Binary files ", a, b" and ", b, b" differ"]),
+        _ => {
+            let why = format!(" are not compared: over {TEXT_BYTES_MAX} bytes");
+            line(to, &[b"Files ", a, b" and ", b, why.as_bytes()]);
+        }
+    }
+    Ok(())
 }
 
 /// What is compared.
@@ -195,17 +215,29 @@ async fn side<'s>(
     }))
 }
 
-/// What happened to a directory, for people.
-fn describe(old: Option<&Side<'_>>, new: Option<&Side<'_>>, is_renamed: bool) -> Vec<u8> {
-    let path = |side: Option<&Side<'_>>| side.map_or(Vec::new(), |side| quoted(b"", side.path));
-    let (from, to) = (path(old), path(new));
-    let parts: [&[u8]; 4] = match (old, new) {
-        (None, _) => [b"directory ", &to, b" is new", b""],
-        (_, None) => [b"directory ", &from, b" is removed", b""],
-        _ if is_renamed => [b"directory ", &from, b" is renamed to ", &to],
-        _ => [b"directory ", &to, b" has another mode or owner", b""],
+/// What happened, for people, where git has no words for it.
+fn describe(old: Option<&Side<'_>>, new: Option<&Side<'_>>) -> Vec<u8> {
+    let path = |side: &Side<'_>| quoted(b"", side.path);
+    let kind = |side: &Side<'_>| format!("{} ", kind_of(side.record.stat.kind)).into_bytes();
+    let (old, new) = match (old, new) {
+        (Some(old), Some(new)) => (old, new),
+        (None, Some(new)) => return [kind(new), path(new), b" is new".to_vec()].concat(),
+        (Some(old), None) => return [kind(old), path(old), b" is removed".to_vec()].concat(),
+        (None, None) => return Vec::new(),
     };
-    parts.concat()
+    let mut text = [kind(new), path(new), b":".to_vec()].concat();
+    if old.path != new.path {
+        text.extend([b" was ".to_vec(), path(old)].concat());
+    }
+    let (was, is) = (&old.record.stat, &new.record.stat);
+    if was.mode != is.mode {
+        text.extend(format!(" mode {:04o} -> {:04o}", was.mode, is.mode).into_bytes());
+    }
+    if (was.uid, was.gid) != (is.uid, is.gid) {
+        let owners = format!(" owner {}:{} -> {}:{}", was.uid, was.gid, is.uid, is.gid);
+        text.extend(owners.into_bytes());
+    }
+    text
 }
 
 /// A line that programs pass over.

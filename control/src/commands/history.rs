@@ -261,7 +261,11 @@ fn change_line(change: &Change) -> String {
     let path = show_path(&change.path, change.path_bytes.as_ref());
     let old = change.old_path.as_ref();
     let old = old.map(|old| show_path(old, change.old_path_bytes.as_ref()));
-    letter_line(&change.what, &path, old.as_deref())
+    let line = letter_line(&change.what, &path, old.as_deref());
+    match change.further {
+        0 => line,
+        further => format!("{line}  (and {further} further names)"),
+    }
 }
 
 fn letter_line(what: &str, path: &str, old_path: Option<&str>) -> String {

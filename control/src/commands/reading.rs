@@ -68,9 +68,8 @@ pub(super) fn ls(args: &LsArgs, json: bool) -> Result<(), Failure> {
     })?;
     entries.sort_by_cached_key(Entry::exact_path);
     if json {
-        return output::json(&entries);
-    }
-    if args.long {
+        output::json(&entries)?;
+    } else if args.long {
         long(&entries)?;
     } else {
         let names: Vec<String> = entries.iter().map(name).collect();
@@ -173,7 +172,8 @@ pub(super) fn find(args: &FindArgs, json: bool) -> Result<(), Failure> {
     if json {
         let end: &[u8] = if is_first { b"[]\n" } else { b"]\n" };
         output::bytes(end)?;
-    } else if more && args.limit.is_some() {
+    }
+    if more && args.limit.is_some() {
         output::note("and perhaps more: --limit tells them");
     }
     Ok(())
