@@ -222,6 +222,17 @@ mod tests {
         files.remove("large").await;
         publish(dir, &session, &["-m", "two"]);
 
+        list(dir);
+        print(dir, &large);
+        look_for(dir);
+        refuse(dir);
+        ask_for_pages(&server);
+        ask_for_ranges(&server, &large);
+        assert_eq!(server.terminate(), Some(0));
+        assert_eq!(json(&["check"], dir)["clean"], true);
+    }
+
+    fn list(dir: &Path) {
         let listed = json(&["ls", "main~1"], dir);
         assert_eq!(
             field(&listed, "path"),
@@ -246,7 +257,9 @@ mod tests {
             long.contains("link -> src/main.rs") && long.contains("900003"),
             "{long}"
         );
+    }
 
+    fn print(dir: &Path, large: &[u8]) {
         assert_eq!(out(&["cat", "main~1", "large"], dir), large);
         assert_eq!(
             out(&["cat", "main~1", "src/main.rs"], dir),
@@ -277,12 +290,6 @@ mod tests {
             .output()
             .unwrap();
         assert_eq!(odd.stdout, b"odd", "{odd:?}");
-
-        look_for(dir);
-        refuse(dir);
-        ask_the_api(&server, &large);
-        assert_eq!(server.terminate(), Some(0));
-        assert_eq!(json(&["check"], dir)["clean"], true);
     }
 
     fn look_for(dir: &Path) {
@@ -381,11 +388,13 @@ mod tests {
         fails(&["find", "main", "--type", "x"], dir, USAGE, &["x"]);
     }
 
-    /// Pages, ranges and bytes over HTTP.
-    fn ask_the_api(server: &Server, large: &[u8]) {
+    const BASE: &str = "/v1/workspaces/default";
+
+    /// Pages and paths over HTTP.
+    fn ask_for_pages(server: &Server) {
         let token = server.text("api_token");
         let get = |path: &str| server.call("GET", path, Some(&token), b"");
-        let base = "/v1/workspaces/default";
+        let base = BASE;
         let mut names = Vec::new();
         let mut after = String::new();
         loop {
@@ -434,6 +443,10 @@ mod tests {
             let (is, body) = get(&format!("{base}/{query}"));
             assert_eq!(is, status, "{query}: {body}");
         }
+    }
+
+    fn ask_for_ranges(server: &Server, large: &[u8]) {
+        let token = server.text("api_token");
         let agent = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .build();
@@ -456,7 +469,7 @@ mod tests {
             ("bytes=0-1,5-6", 200, 0..1_300_000, ""),
         ] {
             let url = format!(
-                "http://{}{base}/content?version=main~1&path=large",
+                "http://{}{BASE}/content?version=main~1&path=large",
                 server.text("api_address")
             );
             let request = ureq::http::Request::builder()
@@ -572,23 +585,41 @@ mod tests {
         assert_eq!(told("modified"), ["binary", "d/text", "large"]);
         assert_eq!(told("renamed"), ["d/moved to"]);
         assert!(diff["to"].as_str().unwrap().contains(id(&session)));
+        told_in_full(dir, &session);
+        let against = json(&["diff", "--session", id(&session), "--from", "main"], dir);
+        assert_eq!(against["items"], diff["items"]);
+        let two = json(&["diff", "main", "main"], dir);
+        assert_eq!(two["items"], Value::Array(vec![]));
+        let thrice = ["diff", "main", "main", "--from", "main"];
+        fails(&thrice, dir, USAGE, &["two versions"]);
+        let both = ["diff", "main", "--session", id(&session)];
+        fails(&both, dir, USAGE, &["cannot be used"]);
+        let shown = text(&["show", "main"], dir);
+        assert!(shown.contains("A  d/text"), "{shown}");
+        json(&["session", "close", id(&session)], dir);
+        fails(&["diff", "--session", id(&session)], dir, NOT_FOUND, &[]);
+        assert_eq!(server.terminate(), Some(0));
+        assert_eq!(json(&["check"], dir)["clean"], true);
+    }
 
-        let stat = json(&["diff", "--session", id(&session), "--stat"], dir)["stat"].clone();
+    /// Sums and texts.
+    fn told_in_full(dir: &Path, session: &Value) {
+        let stat = json(&["diff", "--session", id(session), "--stat"], dir)["stat"].clone();
         assert_eq!(stat["files"], serde_json::json!([2, 4, 1]));
         assert_eq!(stat["bytes"][0], 8);
-        let shown = text(&["diff", "--session", id(&session), "--stat"], dir);
+        let shown = text(&["diff", "--session", id(session), "--stat"], dir);
         assert!(shown.contains("A  new | 4 bytes\n"), "{shown}");
         assert!(shown.contains("D  gone | 3 bytes\n"), "{shown}");
         assert!(shown.contains("R  moved -> d/moved to"), "{shown}");
         assert!(shown.contains("2 added (8 bytes), 4 changed ("), "{shown}");
         let within = json(
-            &["diff", "--session", id(&session), "--path", "d", "--stat"],
+            &["diff", "--session", id(session), "--path", "d", "--stat"],
             dir,
         );
         assert_eq!(within["items"].as_array().unwrap().len(), 2, "{within}");
         assert_eq!(within["stat"]["files"], serde_json::json!([0, 2, 0]));
 
-        let patch = text(&["diff", "--session", id(&session), "-p"], dir);
+        let patch = text(&["diff", "--session", id(session), "-p"], dir);
         for part in [
             "--- a/d/text\n+++ b/d/text\n@@ -7,7 +7,7 @@\n",
             "-line 9\n+line nine\n",
@@ -601,29 +632,6 @@ mod tests {
         ] {
             assert!(patch.contains(part), "{part} is not in {patch}");
         }
-        // A version that it did not begin with, and what is forgotten when it is closed.
-        let two = json(&["diff", "main", "main"], dir);
-        assert_eq!(two["items"], Value::Array(vec![]));
-        fails(
-            &["diff", "main", "main", "--from", "main"],
-            dir,
-            USAGE,
-            &["two versions"],
-        );
-        let against = json(&["diff", "--session", id(&session), "--from", "main"], dir);
-        assert_eq!(against["items"], diff["items"]);
-        let shown = text(&["show", "main"], dir);
-        assert!(shown.contains("A  d/text"), "{shown}");
-        json(&["session", "close", id(&session)], dir);
-        fails(&["diff", "--session", id(&session)], dir, NOT_FOUND, &[]);
-        fails(
-            &["diff", "main", "--session", id(&session)],
-            dir,
-            USAGE,
-            &["cannot be used"],
-        );
-        assert_eq!(server.terminate(), Some(0));
-        assert_eq!(json(&["check"], dir)["clean"], true);
     }
 
     /// Everything of a version, in a directory of its own.
@@ -776,21 +784,37 @@ mod tests {
         let saved = publish(dir, &last, &["-m", "save"]);
 
         let log = json(&["log", "--path", "e/f"], dir);
-        let ids = field(&log, "id");
+        let ids = told_by_commits(dir, &log, [&made, &left_commit, &merge, &moved, &saved]);
+        told_by_lines(dir, [&made, &left_commit, &saved]);
+        let shown = json(&["show", &merge], dir);
+        assert_eq!(field(&shown["changes"], "path"), ["d/f"]);
+        assert!(text(&["show", &merge], dir).ends_with("M  d/f\n"));
+        server.kill();
+        let server = Server::start("up", dir);
+        assert_eq!(field(&json(&["log", "--path", "e/f"], dir), "id"), ids);
+        assert_eq!(server.terminate(), Some(0));
+    }
+
+    fn told_by_commits<'a>(
+        dir: &Path,
+        log: &'a Value,
+        [made, left_commit, merge, moved, saved]: [&str; 5],
+    ) -> Vec<&'a str> {
+        let ids = field(log, "id");
         assert_eq!(ids.len(), 6, "{log}");
         assert_eq!(
             (ids[0], ids[1], ids[2], ids[5]),
-            (&*saved, &*moved, &*merge, &*made)
+            (saved, moved, merge, made)
         );
         assert_eq!(log[0]["change"]["what"], "modified");
         assert_eq!(log[1]["change"]["old_path"], "d/f");
         assert_eq!(log[5]["change"]["what"], "added");
         let left_only = json(&["log", "--path", "e/f", "--agent", "left"], dir);
-        assert_eq!(field(&left_only, "id"), [&left_commit]);
+        assert_eq!(field(&left_only, "id"), [left_commit]);
         let first = json(&["log", "--path", "e/f", "--first-parent"], dir);
         assert_eq!(
             field(&first, "id"),
-            [&saved, &moved, &merge, &left_commit, &made]
+            [saved, moved, merge, left_commit, made]
         );
         assert_eq!(
             json(&["log", "--path", "e/f", "--limit", "2"], dir)
@@ -808,25 +832,16 @@ mod tests {
         );
         assert_eq!(json(&["log", "--path", "never"], dir), Value::Array(vec![]));
         assert!(text(&["log", "--path", "e/f"], dir).contains("R  d/f -> e/f"));
-
-        told_by_lines(dir, [&made, &left_commit, &saved]);
-        let shown = json(&["show", &merge], dir);
-        assert_eq!(field(&shown["changes"], "path"), ["d/f"]);
-        assert!(text(&["show", &merge], dir).ends_with("M  d/f\n"));
-        server.kill();
-        let server = Server::start("up", dir);
-        assert_eq!(field(&json(&["log", "--path", "e/f"], dir), "id"), ids);
-        assert_eq!(server.terminate(), Some(0));
+        ids
     }
 
     fn told_by_lines(dir: &Path, [made, left, saved]: [&str; 3]) {
         let blame = json(&["blame", "main", "e/f"], dir);
         let of = |line: usize| {
-            let runs = blame["lines"].as_array().unwrap().iter();
-            let run = runs
-                .filter(|run| run["first"].as_u64().unwrap() <= u64::try_from(line).unwrap())
-                .next_back()
-                .unwrap();
+            let line = u64::try_from(line).unwrap();
+            let mut runs = blame["lines"].as_array().unwrap().iter();
+            let run = runs.rfind(|run| run["first"].as_u64().unwrap() <= line);
+            let run = run.unwrap();
             let source = usize::try_from(run["source"].as_u64().unwrap()).unwrap();
             blame["sources"][source].clone()
         };
