@@ -226,6 +226,95 @@ fn what_is_no_text_is_told_as_a_whole() {
     });
 }
 
+/// What one call looks at is bounded, and it says where it ended.
+#[test]
+fn long_histories_are_told_in_parts() {
+    run(async {
+        let world = World::new().await;
+        let (mut history, mut state) = (History::new(), model::State::new());
+        state.write("busy", b"first\n0\n");
+        state.write("quiet", b"1\n");
+        let made = history.commit(&world, &state, &[]).await;
+        for round in 1..2100 {
+            state.write("busy", format!("first\n{round}\n").as_bytes());
+            history.commit(&world, &state, &[history.len() - 1]).await;
+        }
+        let last = history.id(history.len() - 1);
+        let commit = world.store.commit(world.workspace, last).await.unwrap();
+        let query = |heads| PathLogQuery {
+            path: b"quiet".to_vec(),
+            heads,
+            walk: Walk::AllParents,
+            filter: LogFilter::default(),
+            limit: 10,
+        };
+        let heads = world.lineage.begin(&commit, b"quiet").await.unwrap();
+        let page = world.lineage.log(query(heads)).await.unwrap();
+        assert!(page.commits.is_empty());
+        let page = world.lineage.log(query(page.next.unwrap())).await.unwrap();
+        assert_eq!(page.commits.len(), 1);
+        assert_eq!((page.commits[0].commit.id, page.next), (made, None));
+
+        let found = blame(&world, last, b"quiet").await;
+        assert_eq!((found.created, found.is_complete), (Some(made), true));
+        let found = blame(&world, last, b"busy").await;
+        assert_eq!((found.created, found.is_complete), (None, false));
+        assert_eq!((found.written, found.changed), (Some(last), Some(last)));
+        let Lines::Told(spans) = found.lines else {
+            panic!("no lines");
+        };
+        let told: Vec<_> = spans
+            .iter()
+            .map(|span| (span.first, span.is_edge))
+            .collect();
+        assert_eq!(told, [(0, true), (1, false)]);
+        assert_eq!(spans[1].commit, last);
+        assert!(found.commits.contains_key(&spans[0].commit));
+    });
+}
+
+#[test]
+fn too_many_versions_side_by_side_are_refused() {
+    run(async {
+        let world = World::new().await;
+        let (mut history, mut state) = (History::new(), model::State::new());
+        state.write("f", b"0\n");
+        history.commit(&world, &state, &[]).await;
+        let mut merges = Vec::new();
+        for many in 0..10 {
+            let first = history.len();
+            for one in 0..16 {
+                state.write("f", format!("{many} {one}\n").as_bytes());
+                history.commit(&world, &state, &[0]).await;
+            }
+            let sides: Vec<usize> = (first..history.len()).collect();
+            state.write("f", format!("{many}\n").as_bytes());
+            history.commit(&world, &state, &sides).await;
+            merges.push(history.len() - 1);
+        }
+        state.write("f", b"all\n");
+        let last = history.commit(&world, &state, &merges).await;
+        let commit = world.store.commit(world.workspace, last).await.unwrap();
+        let query = |heads, walk| PathLogQuery {
+            path: b"f".to_vec(),
+            heads,
+            walk,
+            filter: LogFilter::default(),
+            limit: 500,
+        };
+        let heads = world.lineage.begin(&commit, b"f").await.unwrap();
+        let refused = world
+            .lineage
+            .log(query(heads.clone(), Walk::AllParents))
+            .await;
+        assert!(matches!(refused, Err(LineageError::TooWide)), "{refused:?}");
+        let told = world.lineage.log(query(heads, Walk::FirstParent)).await;
+        assert_eq!(told.unwrap().commits.len(), 4);
+        // No line is from the sides, so nothing is followed into them but one.
+        assert_eq!(blame(&world, last, b"f").await.created, Some(history.id(0)));
+    });
+}
+
 #[test]
 fn places_are_read_strictly() {
     let id = CommitId::new([7; 32]);
