@@ -538,6 +538,48 @@ mod tests {
         assert_eq!(server.terminate(), Some(0));
     }
 
+    /// What is damaged is told, and what is before it is printed.
+    #[tokio::test]
+    async fn damaged_content_ends_with_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let server = Server::start("up", dir);
+        let (session, mut files) = mounted(&server, dir, &[]).await;
+        let rng = base::Rng::seeded(8);
+        let byte = || u8::try_from(rng.u64() % 256).unwrap();
+        let content: Vec<u8> = (0..1_000_000).map(|_| byte()).collect();
+        files.write("f", &content).await;
+        publish(dir, &session, &["-m", "one"]);
+        assert_eq!(server.terminate(), Some(0));
+        let marked = &content[700_000..700_032];
+        let mut damaged = 0;
+        for pack in std::fs::read_dir(dir.join("chunks")).unwrap() {
+            let pack = pack.unwrap().path();
+            if !pack.is_file() {
+                continue;
+            }
+            let mut bytes = std::fs::read(&pack).unwrap();
+            if let Some(at) = bytes.windows(32).position(|window| window == marked) {
+                bytes[at] ^= 1;
+                std::fs::write(&pack, &bytes).unwrap();
+                damaged += 1;
+            }
+        }
+        assert_eq!(damaged, 1);
+        let server = Server::start("up", dir);
+        let output = run(&["cat", "main", "f"], dir);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("is damaged"), "{said}");
+        let printed = output.stdout.len();
+        assert!((500_000..=700_000).contains(&printed), "{printed}");
+        assert!(output.stdout == content[..printed]);
+        // What is not damaged is still there.
+        let rest = out(&["cat", "main", "f", "--offset", "900000"], dir);
+        assert!(rest == content[900_000..]);
+        assert_eq!(server.terminate(), Some(0));
+    }
+
     #[tokio::test]
     async fn differences_are_told_as_text_and_sums() {
         let dir = tempfile::tempdir().unwrap();
