@@ -284,16 +284,7 @@ fn by_lines(
         let message = format!("read the lines: {error}");
         return Err(Failure::new(FailureKind::Retry, message));
     }
-    let heads: Vec<String> = blame
-        .sources
-        .iter()
-        .map(|source| head(blame, source))
-        .collect();
-    let width = heads
-        .iter()
-        .map(|head| head.chars().count())
-        .max()
-        .unwrap_or(0);
+    let heads = heads(blame);
     let digits = runs
         .last()
         .map_or(0, |last| (last.first + last.count).to_string().len());
@@ -306,7 +297,7 @@ fn by_lines(
             let text = texts.next().unwrap_or_default();
             let text = text.strip_suffix(b"\n").unwrap_or(text);
             let text = line(text);
-            out.push(format!("{edge}{head:width$} {number:digits$}) {text}"));
+            out.push(format!("{edge}{head} {number:digits$}) {text}"));
         }
     }
     if out.is_empty() {
@@ -321,10 +312,29 @@ fn line(text: &[u8]) -> String {
     parts.join("\t")
 }
 
-/// Who wrote a line.
-fn head(blame: &Blame, source: &Source) -> String {
+/// Who wrote the lines of each source, in columns.
+fn heads(blame: &Blame) -> Vec<String> {
+    let parts: Vec<[String; 3]> = blame
+        .sources
+        .iter()
+        .map(|source| head(blame, source))
+        .collect();
+    let width = |at: usize| {
+        let cells = parts.iter().filter_map(|part| part.get(at));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let (paths, names) = (width(0), width(1));
+    let sources = blame.sources.iter().zip(&parts);
+    let line = |(source, [path, name, time]): (&Source, &[String; 3])| {
+        let id: String = source.writer.commit.chars().take(ID_DIGITS).collect();
+        format!("{id}{path:paths$} ({name:names$} {time}")
+    };
+    sources.map(line).collect()
+}
+
+/// The path, if it is another one than that of the file; by whom; when.
+fn head(blame: &Blame, source: &Source) -> [String; 3] {
     let writer: &Writer = &source.writer;
-    let id: String = writer.commit.chars().take(ID_DIGITS).collect();
     let by = [&writer.agent, &writer.author, &writer.run];
     let by = by.into_iter().find(|by| !by.is_empty());
     let by = by.map_or_else(|| "-".to_owned(), |by| output::in_line(by));
@@ -333,7 +343,7 @@ fn head(blame: &Blame, source: &Source) -> String {
         true => format!(" {}", show_path(&source.path, source.path_bytes.as_ref())),
         false => String::new(),
     };
-    format!("{id}{path} ({by} {}", writer.time)
+    [path, by, writer.time.clone()]
 }
 
 #[cfg(test)]
