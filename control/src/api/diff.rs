@@ -25,8 +25,11 @@ const CHANGES_MAX: usize = 10_000;
 /// Changes that a comparison tells unless the caller says otherwise.
 const CHANGES_DEFAULT: usize = 1000;
 
-/// Most changes that are looked at for those at a path, or counted.
-const LOOKED_AT_MAX: u64 = 1_000_000;
+/// Most changes that are looked at for those at a path.
+const LOOKED_AT_MAX: u64 = 200_000;
+
+/// Most changes that are counted.
+const COUNTED_MAX: u64 = 1_000_000;
 
 /// About how large an answer may be without its texts, in bytes.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
@@ -236,7 +239,7 @@ impl Sides {
         if self.top.is_empty() {
             let roots = (self.old.root(), self.new.root());
             let (tree, hasher) = (self.versions.tree(), self.versions.hasher());
-            let counted = count(tree, hasher, roots, LOOKED_AT_MAX).await?;
+            let counted = count(tree, hasher, roots, COUNTED_MAX).await?;
             return Ok(Stat::new(counted.statistics, counted.more));
         }
         let mut comparison = self.compare();

@@ -44,7 +44,8 @@ pub struct Versions {
 }
 
 /// A session's image as it was during the call that made this. It stays readable as long as this
-/// lives: collections take nothing of it.
+/// lives, also if the session has another base meanwhile: a collection that has not begun waits, and
+/// one that has was told of it. So it is not to be kept for long.
 #[derive(Debug)]
 pub struct Look {
     /// The image.
