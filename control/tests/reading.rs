@@ -676,6 +676,53 @@ mod tests {
         }
     }
 
+    /// What a comparison of a session reads is there to its end, whatever is collected meanwhile and
+    /// whatever the session has by then.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn collections_take_nothing_from_comparisons() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let server = Server::start("up", dir);
+        let (session, mut files) = mounted(&server, dir, &[]).await;
+        let rounds = 12;
+        for file in 0..20 {
+            files
+                .write(format!("f{file}"), format!("{file}\n").repeat(9_000))
+                .await;
+        }
+        publish(dir, &session, &["-m", "one"]);
+        std::thread::scope(|scope| {
+            let (session, dir) = (&session, dir);
+            scope.spawn(move || {
+                for _ in 0..rounds {
+                    json(&["gc"], dir);
+                    json(&["session", "checkpoint", id(session)], dir);
+                }
+            });
+            for round in 0..rounds {
+                let runtime = tokio::runtime::Handle::current();
+                tokio::task::block_in_place(|| {
+                    runtime.block_on(async {
+                        let text = format!("round {round}\n").repeat(9_000);
+                        files.write(format!("f{}", round % 20), &text).await;
+                    });
+                });
+                let told = json(
+                    &["diff", "--session", id(session), "--from", "main", "-p"],
+                    dir,
+                );
+                let items = told["items"].as_array().unwrap();
+                assert_eq!(items.len(), round + 1, "{round}");
+                for item in items {
+                    let patch = item["patch"].as_str().unwrap();
+                    assert_eq!(patch.matches("\n+round ").count(), 9_000, "{round}");
+                }
+            }
+        });
+        assert_eq!(server.terminate(), Some(0));
+        assert_eq!(json(&["check"], dir)["clean"], true);
+    }
+
     /// Everything of a version, in a directory of its own.
     fn take_out(dir: &Path, version: &str) -> tempfile::TempDir {
         let to = tempfile::tempdir().unwrap();
