@@ -1,29 +1,11 @@
-//! Texts by lines: what differs between two of them, and how that is written.
+//! Texts, and how what differs between them is written.
 
 use std::ops::Range;
 
-use imara_diff::{Algorithm, Diff, InternedInput};
+use crate::lines::{Hunk, diff, split};
 
 /// Unchanged lines that are shown around changed ones.
 const CONTEXT_LINES: usize = 3;
-
-/// Lines of the text after in place of lines of the text before.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hunk {
-    /// Lines of the text before, counted from 0.
-    pub before: Range<usize>,
-    /// Lines of the text after, counted from 0.
-    pub after: Range<usize>,
-}
-
-/// How a difference is told where there are several ways.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shape {
-    /// As it is found.
-    Found,
-    /// As people like to read it.
-    Readable,
-}
 
 /// Whether content is taken for text: it has no NUL byte. An archive of texts is none, also if it
 /// is valid UTF-8.
@@ -32,40 +14,11 @@ pub fn is_text(content: &[u8]) -> bool {
     !content.contains(&0)
 }
 
-/// Lines with their ends. The last one may have none.
-#[must_use]
-pub fn lines(text: &[u8]) -> Vec<&[u8]> {
-    text.split_inclusive(|byte| *byte == b'\n').collect()
-}
-
-/// What differs between two texts, in order.
-#[must_use]
-pub fn hunks(before: &[&[u8]], after: &[&[u8]]) -> Vec<Hunk> {
-    hunks_as(before, after, Shape::Readable)
-}
-
-/// As [`hunks`], in a shape.
-pub(crate) fn hunks_as(before: &[&[u8]], after: &[&[u8]], shape: Shape) -> Vec<Hunk> {
-    let mut input = InternedInput::default();
-    input.update_before(before.iter().copied());
-    input.update_after(after.iter().copied());
-    let mut diff = Diff::compute(Algorithm::Histogram, &input);
-    if shape == Shape::Readable {
-        diff.postprocess_lines(&input);
-    }
-    let range = |range: Range<u32>| index(range.start)..index(range.end);
-    let hunks = diff.hunks().map(|hunk| Hunk {
-        before: range(hunk.before),
-        after: range(hunk.after),
-    });
-    hunks.collect()
-}
-
 /// Appends the hunks of a unified diff, with three lines around them; nothing if the texts are the
 /// same. What `patch` and `git apply` take, behind a head that names the files.
 pub fn unified(before: &[u8], after: &[u8], to: &mut Vec<u8>) {
-    let (before, after) = (lines(before), lines(after));
-    let hunks = hunks(&before, &after);
+    let (before, after) = (split(before), split(after));
+    let hunks = diff(&before, &after);
     let mut rest = hunks.as_slice();
     while let Some((first, _)) = rest.split_first() {
         let together = together(rest);
@@ -119,10 +72,6 @@ fn append(to: &mut Vec<u8>, sign: u8, lines: Option<&[&[u8]]>) {
             to.extend_from_slice(b"\n\\ No newline at end of file\n");
         }
     }
-}
-
-fn index(line: u32) -> usize {
-    usize::try_from(line).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]

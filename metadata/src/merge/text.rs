@@ -2,8 +2,10 @@
 
 use std::ops::Range;
 
+use bytes::Bytes;
+
+use crate::lines::{self, Hunk};
 pub(super) use crate::text::is_text;
-use crate::text::{Hunk, Shape, hunks_as, lines};
 
 /// One side: its lines, and how they differ from base.
 #[derive(Debug)]
@@ -14,8 +16,16 @@ struct Side<'a> {
 
 /// Merges two texts that came from `base`, if no region was changed by both in different ways.
 /// Regions that touch count as one: nothing says in which order they belong.
-pub(super) fn merge(base: &[u8], ours: &[u8], theirs: &[u8]) -> Option<Vec<u8>> {
-    let base_lines = lines(base);
+///
+/// A function of the texts alone. What has hardly a line to go by counts as changed as a whole, so the
+/// time is bounded: about a second for texts of a megabyte that are made to be slow.
+#[must_use]
+pub fn merge_texts(base: &[u8], ours: &[u8], theirs: &[u8]) -> Option<Bytes> {
+    merge(base, ours, theirs).map(Bytes::from)
+}
+
+fn merge(base: &[u8], ours: &[u8], theirs: &[u8]) -> Option<Vec<u8>> {
+    let base_lines = lines::split(base);
     let ours = Side::new(&base_lines, ours);
     let theirs = Side::new(&base_lines, theirs);
     let mut merged = Vec::with_capacity(base.len());
@@ -50,7 +60,7 @@ fn is_whole(base: &[&[u8]], ours: &[&[u8]], theirs: &[&[u8]], merged: &[u8]) -> 
     }
     let known: std::collections::HashSet<&[u8]> =
         base.iter().chain(ours).chain(theirs).copied().collect();
-    lines(merged).iter().all(|line| known.contains(line))
+    lines::split(merged).iter().all(|line| known.contains(line))
 }
 
 /// Where the next hunk of either side begins, in base lines.
@@ -89,8 +99,8 @@ fn region(
 
 impl<'a> Side<'a> {
     fn new(base: &[&'a [u8]], text: &'a [u8]) -> Self {
-        let lines = lines(text);
-        let hunks = hunks_as(base, &lines, Shape::Found);
+        let lines = lines::split(text);
+        let hunks = lines::diff(base, &lines);
         Self { lines, hunks }
     }
 
