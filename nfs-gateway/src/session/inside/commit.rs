@@ -116,7 +116,7 @@ impl Session {
             && let NfsCall::Lookup(args) = request.nfs
             && args.name == b".."
         {
-            return Ok(self.above_commit(request));
+            return Ok(self.above_commit(request, &open));
         }
         if matches!(request.nfs, NfsCall::Commit(_)) {
             return Err(FsError::ReadOnly.into());
@@ -179,15 +179,17 @@ impl Session {
     }
 
     /// LOOKUP of `..` in the root of a commit's tree: the directory that versions are looked up in.
-    fn above_commit(&self, request: &Request<'_>) -> Reply {
-        let view = self.view(request.flags).of(Selector::INSIDE);
+    fn above_commit(&self, request: &Request<'_>, open: &OpenCommit) -> Reply {
+        let below = self.view(request.flags).of(request.selector);
+        let root = open.image.lock().peek(InodeId::ROOT);
+        let view = below.of(Selector::INSIDE);
         let handle = view.handle(Object::At.inode());
         results::ok(
             request.call.xid,
             &LookupOk {
                 object: handle.wire(),
                 attributes: Some(view.fattr(&self.inside.directory(Object::At))),
-                dir: None,
+                dir: root.map(|root| below.fattr(&root)),
             },
         )
     }

@@ -347,14 +347,10 @@ fn change_line(change: &PathChange) -> Vec<u8> {
     line
 }
 
-/// A conflict: what kind, where, and where the other version was put.
+/// A conflict of a merge that was not made: what kind, and where.
 pub(super) fn conflict_line(conflict: &Conflict) -> Vec<u8> {
     let mut line = format!("{:<17} ", conflict.kind.word()).into_bytes();
     push_path(&mut line, &conflict.place.path);
-    if let Some(aside) = &conflict.aside {
-        line.extend_from_slice(b" -> ");
-        push_path(&mut line, &aside.path);
-    }
     line.push(b'\n');
     line
 }

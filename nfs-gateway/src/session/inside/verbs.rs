@@ -289,19 +289,13 @@ fn told(published: &Published) -> Done {
     page.line("branch", published.branch.as_str());
     page.line("branch-at", &published.head.to_string());
     page.line("commit", &published.commit.id.to_string());
-    let mut clashes = Page::default();
-    for conflict in &published.conflicts {
-        clashes.push(&conflict_line(conflict));
-    }
     Done {
         said: page.finish(""),
-        conflicts: clashes.finish(MORE_CONFLICTS),
+        // With any, it would have failed.
+        conflicts: Bytes::new(),
         status: None,
     }
 }
-
-/// Ends a list of conflicts that was cut.
-const MORE_CONFLICTS: &str = "... and more\n";
 
 fn refused(status: FsError, error: &HistoryError) -> Done {
     let failed = Done::failed(status, &error.to_string());
@@ -312,7 +306,7 @@ fn refused(status: FsError, error: &HistoryError) -> Done {
     for conflict in conflicts {
         clashes.push(&conflict_line(conflict));
     }
-    let conflicts = clashes.finish(MORE_CONFLICTS);
+    let conflicts = clashes.finish("... and more\n");
     let mut page = Page::default();
     page.push(&failed.said);
     page.push(&conflicts);
