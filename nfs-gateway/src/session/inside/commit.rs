@@ -183,7 +183,7 @@ impl Session {
         let below = self.view(request.flags).of(request.selector);
         let root = open.image.lock().peek(InodeId::ROOT);
         let view = below.of(Selector::INSIDE);
-        let handle = view.handle(Object::At.inode());
+        let handle = view.handle(Object::At.inode(0));
         results::ok(
             request.call.xid,
             &LookupOk {

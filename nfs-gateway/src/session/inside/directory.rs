@@ -12,7 +12,7 @@ use metadata::store::StoreError;
 use nfsserve::nfs::nfsstat3;
 
 use super::trouble::Trouble;
-use super::{Object, Request, Session, stat};
+use super::{Inside, Object, Request, Session, Text, stat};
 use crate::convert::access_bits;
 use crate::handle::Selector;
 use crate::procedures::{View, fsinfo_of, fsstat_of, pathconf_of};
@@ -97,13 +97,13 @@ impl Session {
             NfsCall::Readdir(args) => {
                 let dir = Some(&attributes);
                 let list = DirListWriter::readdir(xid, dir, COOKIE_VERIFIER, args.count);
-                listing(request, &view, object, list, args.cookie)?
+                listing(request, (&self.inside, &view), object, list, args.cookie)?
             }
             NfsCall::Readdirplus(args) => {
                 let (small, large) = (args.dir_count, args.max_count);
                 let dir = Some(&attributes);
                 let list = DirListWriter::readdirplus(xid, dir, COOKIE_VERIFIER, small, large);
-                listing(request, &view, object, list, args.cookie)?
+                listing(request, (&self.inside, &view), object, list, args.cookie)?
             }
             NfsCall::Fsstat(_) => {
                 let space = self.shared.space();
@@ -141,17 +141,18 @@ impl Session {
             return Ok(self.inside.directory(object));
         }
         let text = self.present_text(object).await?;
-        Ok(self.stat_of(request, object, &text))
+        Ok(self.stat_of(request, request.objects.first, &text))
     }
 
-    fn stat_of(&self, request: &Request<'_>, object: Object, text: &super::Text) -> Stat {
-        let mode = if object.is_verb() && self.is_writable(request) {
+    fn stat_of(&self, request: &Request<'_>, inode: InodeId, text: &Text) -> Stat {
+        let is_verb = Object::of(inode).is_some_and(Object::is_verb);
+        let mode = if is_verb && self.is_writable(request) {
             0o666
         } else {
             0o444
         };
         let size = u64::try_from(text.content.len()).unwrap_or(u64::MAX);
-        stat(object, mode, size, text.changed)
+        stat(inode, mode, size, text.changed)
     }
 
     fn access_to(
@@ -189,7 +190,7 @@ impl Session {
         let count = usize::try_from(args.count).map_or(READ_BYTES_MAX, |it| it.min(READ_BYTES_MAX));
         let to = from.saturating_add(count).min(length);
         let ok = ReadOk {
-            attributes: Some(view.fattr(&self.stat_of(request, object, &text))),
+            attributes: Some(view.fattr(&self.stat_of(request, request.objects.first, &text))),
             eof: to == length,
         };
         let payload = Payload::from_iter([text.content.slice(from..to)]);
@@ -263,7 +264,8 @@ impl Session {
                 Some(object) if object.is_dir() => Ok(inside(object)),
                 Some(object) => {
                     let text = self.fresh_text(object).await?;
-                    Ok((Selector::INSIDE, self.stat_of(request, object, &text)))
+                    let inode = self.inside.inode(object);
+                    Ok((Selector::INSIDE, self.stat_of(request, inode, &text)))
                 }
                 None => Err(FsError::NotFound.into()),
             },
@@ -309,14 +311,15 @@ impl Session {
             Some(_) => return Err(FsError::ReadOnly.into()),
         }
         let text = self.fresh_text(found).await?;
+        let inode = self.inside.inode(found);
         let view = self.view(request.flags).of(Selector::INSIDE);
-        let handle = view.handle(found.inode());
+        let handle = view.handle(inode);
         self.inside.touch_directories(self.shared.clock.wall());
         Ok(results::ok(
             request.call.xid,
             &CreateOk {
                 object: Some(handle.wire()),
-                attributes: Some(view.fattr(&self.stat_of(request, found, &text))),
+                attributes: Some(view.fattr(&self.stat_of(request, inode, &text))),
                 dir: Wcc::default(),
             },
         ))
@@ -327,22 +330,22 @@ impl Session {
 /// trust instead of asking.
 fn listing(
     request: &Request<'_>,
-    view: &View,
+    (inside, view): (&Inside, &View),
     dir: Object,
     mut list: DirListWriter,
     after: u64,
 ) -> Result<Reply, FsError> {
     let plus = matches!(request.nfs, NfsCall::Readdirplus(_));
-    let inside = |object: Object| view.file_id(object.inode());
+    let id = |object: Object| view.file_id(inside.inode(object));
     let above = match dir {
         Object::Top => InodeId::ROOT.raw(),
-        Object::At => inside(Object::Top),
+        Object::At => id(Object::Top),
         _ => return Err(FsError::NotDirectory),
     };
-    let mut entries = vec![(inside(dir), "."), (above, "..")];
+    let mut entries = vec![(id(dir), "."), (above, "..")];
     if dir == Object::Top {
         let named = Object::ALL.into_iter().filter(|it| *it != Object::Top);
-        entries.extend(named.map(|object| (inside(object), object.name())));
+        entries.extend(named.map(|object| (id(object), object.name())));
     }
     let nothing = DirEntryPlus {
         attributes: None,

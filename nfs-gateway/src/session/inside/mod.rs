@@ -90,9 +90,9 @@ impl Object {
         }
     }
 
-    /// Its inode number. In handles of clients: never another one.
-    fn inode(self) -> InodeId {
-        InodeId::new(match self {
+    /// Its number. In handles of clients: never another one.
+    fn number(self) -> u64 {
+        match self {
             Self::Top => 1,
             Self::At => 2,
             Self::Status => 3,
@@ -101,11 +101,19 @@ impl Object {
             Self::Conflicts => 6,
             Self::Publish => 7,
             Self::Checkpoint => 8,
-        })
+        }
     }
 
+    /// Its inode, of a series that begins when the client had better forget the one before.
+    fn inode(self, series: u64) -> InodeId {
+        let series = series & (u64::MAX >> SERIES_SHIFT);
+        InodeId::new(series << OBJECT_BITS | self.number())
+    }
+
+    /// The object of an inode, whatever the series.
     fn of(inode: InodeId) -> Option<Self> {
-        Self::ALL.into_iter().find(|object| object.inode() == inode)
+        let number = inode.raw() & ((1 << OBJECT_BITS) - 1);
+        Self::ALL.into_iter().find(|it| it.number() == number)
     }
 
     fn named(name: &[u8]) -> Option<Self> {
@@ -122,6 +130,12 @@ impl Object {
         matches!(self, Self::Publish | Self::Checkpoint)
     }
 }
+
+/// Bits of an inode number that say which object it is.
+const OBJECT_BITS: u32 = 8;
+
+/// What a series loses in front, so that an inode number stays below 2^61.
+const SERIES_SHIFT: u32 = OBJECT_BITS + 3;
 
 /// A text, as it is read.
 #[derive(Clone, Debug, Default)]
@@ -150,6 +164,9 @@ struct State {
     verbs: HashMap<Object, Verb>,
     /// Conflicts of the last publish.
     conflicts: Bytes,
+    /// Of the inodes of files that take messages. The Linux client tells of a failed `close` again at
+    /// later ones of the same inode, until somebody calls fsync.
+    series: u64,
 }
 
 impl State {
@@ -158,6 +175,11 @@ impl State {
         self.time = now.max(self.time.tick());
         self.time
     }
+
+    /// Lets files that take messages be found as new inodes.
+    fn begin_series(&mut self, now: Timestamp) {
+        self.series = now.millis().max(self.series.saturating_add(1));
+    }
 }
 
 impl Inside {
@@ -165,6 +187,7 @@ impl Inside {
         Self {
             state: Mutex::new(State {
                 time: now,
+                series: now.millis(),
                 ..State::default()
             }),
             publishing: tokio::sync::Mutex::new(()),
@@ -176,13 +199,23 @@ impl Inside {
         self.directory(Object::Top)
     }
 
+    /// The inode under which an object is found now.
+    fn inode(&self, object: Object) -> InodeId {
+        if object.is_verb() {
+            object.inode(self.state.lock().series)
+        } else {
+            object.inode(0)
+        }
+    }
+
     fn directory(&self, object: Object) -> Stat {
+        let inode = object.inode(0);
         let time = self.state.lock().time;
         Stat {
             // `at` is the only directory in `.holdfast`, and what is in `at` is not listed.
             nlink: if object == Object::Top { 3 } else { 2 },
             kind: FileKind::Directory,
-            ..stat(object, 0o555, DIRECTORY_BYTES, time)
+            ..stat(inode, 0o555, DIRECTORY_BYTES, time)
         }
     }
 
@@ -213,9 +246,9 @@ impl Inside {
 }
 
 /// Attributes of what is no directory.
-fn stat(object: Object, mode: u32, size: u64, time: Timestamp) -> Stat {
+fn stat(inode: InodeId, mode: u32, size: u64, time: Timestamp) -> Stat {
     Stat {
-        inode: object.inode(),
+        inode,
         kind: FileKind::File,
         mode,
         nlink: 1,
@@ -288,7 +321,11 @@ mod tests {
     #[test]
     fn objects_are_found_by_name_and_number() {
         for object in Object::ALL {
-            assert_eq!(Object::of(object.inode()), Some(object));
+            for series in [0, 1, 1_700_000_000_000, u64::MAX] {
+                let inode = object.inode(series);
+                assert_eq!(Object::of(inode), Some(object));
+                assert!(inode.raw() < 1 << 61);
+            }
             let named = Object::named(object.name().as_bytes());
             assert_eq!(named, (object != Object::Top).then_some(object));
         }

@@ -220,6 +220,9 @@ impl Session {
         }
         // Also if it says the same again: the client has what it wrote for the content.
         let changed = state.later(now);
+        if done.status.is_some() {
+            state.begin_series(now);
+        }
         let text = Text {
             content: done.said,
             changed,
