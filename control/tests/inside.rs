@@ -13,10 +13,10 @@ mod tests {
     use nfs3_client::{Nfs3Connection, Nfs3ConnectionBuilder};
     use nfs3_types::nfs3::{
         ACCESS3args, COMMIT3args, CREATE3args, FSSTAT3args, GETATTR3args, LINK3args, LOOKUP3args,
-        MKDIR3args, Nfs3Option, Nfs3Result, READ3args, READDIR3args, READDIRPLUS3args,
-        REMOVE3args, RENAME3args, RMDIR3args, SETATTR3args, SYMLINK3args, WRITE3args, cookieverf3,
-        createhow3, diropargs3, fattr3, filename3, nfs_fh3, nfspath3, nfsstat3, sattr3,
-        sattrguard3, set_mtime, stable_how, symlinkdata3,
+        MKDIR3args, Nfs3Option, Nfs3Result, READ3args, READDIR3args, READDIRPLUS3args, REMOVE3args,
+        RENAME3args, RMDIR3args, SETATTR3args, SYMLINK3args, WRITE3args, cookieverf3, createhow3,
+        diropargs3, fattr3, filename3, nfs_fh3, nfspath3, nfsstat3, sattr3, sattrguard3, set_mtime,
+        stable_how, symlinkdata3,
     };
     use nfs3_types::xdr_codec::Opaque;
     use serde_json::Value;
@@ -125,7 +125,12 @@ mod tests {
             String::from_utf8(content).unwrap()
         }
 
-        async fn put(&mut self, file: &nfs_fh3, text: &[u8], how: stable_how) -> Result<(), Failed> {
+        async fn put(
+            &mut self,
+            file: &nfs_fh3,
+            text: &[u8],
+            how: stable_how,
+        ) -> Result<(), Failed> {
             let args = WRITE3args {
                 file: file.clone(),
                 offset: 0,
@@ -280,7 +285,10 @@ mod tests {
         assert_eq!(value(&second, "branch-at"), value(&on_the_way, "commit"));
 
         let log = mount.read(".holdfast/log").await;
-        let at = |text: &str| log.find(text).unwrap_or_else(|| panic!("no {text} in {log}"));
+        let at = |text: &str| {
+            log.find(text)
+                .unwrap_or_else(|| panic!("no {text} in {log}"))
+        };
         assert!(at("(main, this session)") < at("    on the way"));
         assert!(at("    on the way") < at("    the first version"));
         assert_eq!((value(&log, "agent"), value(&log, "run")), ("claude", "r1"));
@@ -298,7 +306,10 @@ mod tests {
         let status = mount.read(".holdfast/status").await;
         assert_eq!(value(&status, "branch-at"), value(&status, "commit"));
         assert_eq!(mount.read(".holdfast/at/main/file").await, "first");
-        assert_eq!(mount.read(".holdfast/at/main~1/file").await, "second, and wrong");
+        assert_eq!(
+            mount.read(".holdfast/at/main~1/file").await,
+            "second, and wrong"
+        );
         assert_eq!(server.terminate(), Some(0));
         assert_eq!(json(&["check"], dir)["clean"], true);
     }
@@ -326,7 +337,13 @@ mod tests {
         let listed = mount.list(&top.handle).await;
         let names: Vec<&str> = listed.iter().map(|(name, _)| name.as_str()).collect();
         let inside = [
-            "at", "checkpoint", "conflicts", "diff", "log", "publish", "status",
+            "at",
+            "checkpoint",
+            "conflicts",
+            "diff",
+            "log",
+            "publish",
+            "status",
         ];
         assert_eq!(names, [&[".", ".."][..], &inside].concat());
         assert_eq!(mount.list(&versions).await.len(), 2);
@@ -453,7 +470,12 @@ mod tests {
         let main = mount.walk(".holdfast/at/main").await.unwrap().handle;
         let before = mount.walk(".holdfast/at/main~").await.unwrap().handle;
         let top = mount.walk(".holdfast").await.unwrap().handle;
-        for (from, to) in [(&main, &root), (&root, &main), (&main, &before), (&root, &top)] {
+        for (from, to) in [
+            (&main, &root),
+            (&root, &main),
+            (&main, &before),
+            (&root, &top),
+        ] {
             let (from, to) = (place(from, "file"), place(to, "moved"));
             let renamed = call!(mount, rename, &RENAME3args { from, to });
             assert_eq!(renamed.err(), Some(NFS3ERR_XDEV));
@@ -479,7 +501,12 @@ mod tests {
         let top = mount.walk(".holdfast").await.unwrap().handle;
         let at = mount.walk(".holdfast/at").await.unwrap().handle;
         let mut last = [(0, 0); 2];
-        for (dir, name) in [(&top, "status"), (&at, "main"), (&top, "none"), (&at, "none")] {
+        for (dir, name) in [
+            (&top, "status"),
+            (&at, "main"),
+            (&top, "none"),
+            (&at, "none"),
+        ] {
             for _ in 0..2 {
                 let what = place(dir, name);
                 let told = match mount.0.lookup(&LOOKUP3args { what }).await.unwrap() {
@@ -529,7 +556,10 @@ mod tests {
         mount.write("file", b"second").await;
         mount.say("publish", "two").await.unwrap();
         let log = json(&["log"], dir);
-        let (first, second) = (log[1]["id"].as_str().unwrap(), log[0]["id"].as_str().unwrap());
+        let (first, second) = (
+            log[1]["id"].as_str().unwrap(),
+            log[0]["id"].as_str().unwrap(),
+        );
         for (version, content) in [
             ("main", "second"),
             ("main~1", "first"),
@@ -616,7 +646,9 @@ mod tests {
         assert_eq!(value(&text, "session"), session["id"].as_str().unwrap());
         // A message that was not committed is lost, and the verifier says so; the next one works.
         mount.write("small", b"changed").await;
-        let put = mount.put(publish, b"after a kill", stable_how::FILE_SYNC).await;
+        let put = mount
+            .put(publish, b"after a kill", stable_how::FILE_SYNC)
+            .await;
         assert_eq!(put, Ok(()));
         assert_eq!(json(&["log"], dir)[0]["message"], "after a kill");
         let (_, mut other) = mounted(&server, dir, &[]).await;
@@ -659,7 +691,10 @@ mod tests {
         two.write("file.two", b"two\n").await;
         two.say("publish", "two, settled").await.unwrap();
         assert_eq!(two.read(".holdfast/conflicts").await, "");
-        assert_eq!(value(&two.read(".holdfast/publish").await, "published"), "merged");
+        assert_eq!(
+            value(&two.read(".holdfast/publish").await, "published"),
+            "merged"
+        );
         assert_eq!(two.read(".holdfast/at/main/file").await, "one\n");
         assert_eq!(two.read(".holdfast/at/main/file.two").await, "two\n");
     }
@@ -701,7 +736,9 @@ mod tests {
             let said = mount.read(".holdfast/publish").await;
             assert!(value(&said, "failed").starts_with("the message"), "{said}");
         }
-        let large = mount.put(&file, &[b'x'; 70_000], stable_how::UNSTABLE).await;
+        let large = mount
+            .put(&file, &[b'x'; 70_000], stable_how::UNSTABLE)
+            .await;
         assert_eq!(large, Err(nfsstat3::NFS3ERR_FBIG));
         assert_eq!(json(&["log"], dir).as_array().unwrap().len(), 1);
         assert_eq!(mount.put(&file, b"bad", stable_how::UNSTABLE).await, Ok(()));
@@ -719,7 +756,10 @@ mod tests {
         let made = call!(mount, create, &args).unwrap();
         assert_eq!(some(made.obj), Some(file.clone()));
         assert_eq!(some(made.obj_attributes).unwrap().size, 0);
-        assert_eq!(mount.put(&file, b"good", stable_how::FILE_SYNC).await, Ok(()));
+        assert_eq!(
+            mount.put(&file, b"good", stable_how::FILE_SYNC).await,
+            Ok(())
+        );
         assert_eq!(json(&["log"], dir)[0]["message"], "good");
         // An empty message is one; opening without writing is none.
         mount.write("file", b"z").await;

@@ -151,7 +151,8 @@ fn a_publish_that_comes_again_publishes_once() {
         let publish = look(&mut rig, ".holdfast/publish");
         for round in 0..8_u8 {
             let faults = FaultRates::all(if seed < 3 { 0 } else { 20 });
-            rig.server.set_faults(FaultRates::default(), Pace::default());
+            rig.server
+                .set_faults(FaultRates::default(), Pace::default());
             rig.good(write(file, 0, &[round; 9000], true));
             let text = format!("round {round}");
             let (xid, record) = say(&mut rig, &publish, &text, stable_how::FILE_SYNC);
@@ -164,7 +165,8 @@ fn a_publish_that_comes_again_publishes_once() {
             mishaps.make_contiguous().sort_by_key(|(at, _)| *at);
             let replies = rig.exchange(vec![(xid, record)], mishaps).unwrap();
             assert!(written(&replies[0]).is_ok(), "seed {seed}, round {round}");
-            rig.server.set_faults(FaultRates::default(), Pace::default());
+            rig.server
+                .set_faults(FaultRates::default(), Pace::default());
             assert_eq!(count(&rig, &text), 1, "seed {seed}, round {round}");
             let published = read(&mut rig, ".holdfast/at/main/file");
             assert_eq!(published, [round; 9000], "seed {seed}, round {round}");

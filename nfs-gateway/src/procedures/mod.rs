@@ -320,3 +320,6 @@ pub(crate) fn failed(
         NfsCall::Link(_) => results::failed(xid, status, &(first, second_wcc)),
     }
 }
+
+#[cfg(test)]
+mod tests;

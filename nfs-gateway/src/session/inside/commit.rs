@@ -31,18 +31,21 @@ const OPEN_MAX: usize = 32;
 const IMAGE_BYTES_MAX: usize = 4 << 20;
 
 /// What an open commit is known by.
-type Key = (WorkspaceId, Selector);
+pub(crate) type Key = (WorkspaceId, Selector);
 
 /// The commits that were looked at last.
-#[derive(Debug, Default)]
-pub(crate) struct OpenCommits {
+pub(crate) type OpenCommits = Recent<Key, OpenCommit>;
+
+/// What was used last, and no more than [`OPEN_MAX`] of it.
+#[derive(Debug)]
+pub(crate) struct Recent<K, T> {
     /// The last is the one used last.
-    open: Mutex<Vec<(Key, Arc<OpenCommit>)>>,
+    open: Mutex<Vec<(K, Arc<T>)>>,
 }
 
 /// A commit that is being looked at.
 #[derive(Debug)]
-pub(super) struct OpenCommit {
+pub(crate) struct OpenCommit {
     id: CommitId,
     image: Mutex<Image>,
     layers: Layers,
@@ -51,31 +54,40 @@ pub(super) struct OpenCommit {
     loading: tokio::sync::Mutex<()>,
 }
 
-impl OpenCommits {
-    fn find(&self, key: Key) -> Option<Arc<OpenCommit>> {
+impl<K, T> Default for Recent<K, T> {
+    fn default() -> Self {
+        Self {
+            open: Mutex::new(Vec::new()),
+        }
+    }
+}
+
+impl<K: PartialEq, T> Recent<K, T> {
+    fn find(&self, key: K) -> Option<Arc<T>> {
         let mut open = self.open.lock();
         let at = open.iter().position(|(other, _)| *other == key)?;
         let found = open.remove(at);
-        let commit = Arc::clone(&found.1);
+        let kept = Arc::clone(&found.1);
         open.push(found);
-        Some(commit)
+        Some(kept)
     }
 
-    /// Keeps a commit open; if it is already, the one that is.
-    fn keep(&self, key: Key, commit: OpenCommit) -> Arc<OpenCommit> {
-        if let Some(found) = self.find(key) {
-            return found;
-        }
-        let commit = Arc::new(commit);
+    /// Keeps it; if there is one under this key, that one.
+    fn keep(&self, key: K, it: T) -> Arc<T> {
         let mut open = self.open.lock();
+        if let Some((_, found)) = open.iter().find(|(other, _)| *other == key) {
+            return Arc::clone(found);
+        }
+        let kept = Arc::new(it);
         if open.len() >= OPEN_MAX {
+            // Who is using it goes on.
             open.remove(0);
         }
-        open.push((key, Arc::clone(&commit)));
-        commit
+        open.push((key, Arc::clone(&kept)));
+        kept
     }
 
-    fn forget(&self, key: Key) {
+    fn forget(&self, key: K) {
         self.open.lock().retain(|(other, _)| *other != key);
     }
 }
@@ -289,5 +301,28 @@ impl OpenCommit {
         if image.memory_bytes() > IMAGE_BYTES_MAX {
             image.evict(IMAGE_BYTES_MAX / 4 * 3);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_used_last_is_kept() {
+        let recent: Recent<usize, usize> = Recent::default();
+        let first = recent.keep(0, 0);
+        for number in 1..OPEN_MAX {
+            recent.keep(number, number);
+        }
+        assert_eq!(recent.find(0), Some(Arc::clone(&first)));
+        recent.keep(OPEN_MAX, OPEN_MAX);
+        assert_eq!(recent.find(1), None);
+        // There is one of each: a second one is dropped.
+        assert!(Arc::ptr_eq(&recent.keep(0, 99), &first));
+        assert_eq!(recent.open.lock().len(), OPEN_MAX);
+        recent.forget(0);
+        assert_eq!(recent.find(0), None);
+        assert_eq!(*first, 0);
     }
 }

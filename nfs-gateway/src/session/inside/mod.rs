@@ -183,7 +183,7 @@ impl State {
 }
 
 impl Inside {
-    pub(super) fn new(now: Timestamp) -> Self {
+    pub(crate) fn new(now: Timestamp) -> Self {
         Self {
             state: Mutex::new(State {
                 time: now,
