@@ -417,29 +417,8 @@ mod tests {
             };
             assert_eq!(call!(mount, symlink, &args).err(), Some(wanted), "{name}");
         }
-        let [top, versions, old] = rest else {
-            panic!("four directories");
-        };
-        for (dir, name) in [
-            (root, ".holdfast"),
-            (top, "status"),
-            (top, "publish"),
-            (top, "at"),
-            (versions, "main"),
-            (old, "file"),
-        ] {
-            let object = place(dir, name);
-            let removed = call!(mount, remove, &REMOVE3args { object });
-            assert_eq!(removed.err(), Some(NFS3ERR_ROFS), "{name}");
-            let object = place(dir, name);
-            let removed = call!(mount, rmdir, &RMDIR3args { object });
-            assert_eq!(removed.err(), Some(NFS3ERR_ROFS), "{name}");
-            for (from, to) in [(name, "new"), ("file", name)] {
-                let (from, to) = (place(dir, from), place(dir, to));
-                let renamed = call!(mount, rename, &RENAME3args { from, to });
-                assert_eq!(renamed.err(), Some(NFS3ERR_ROFS), "{name}");
-            }
-        }
+        removals_are_refused(mount, dirs).await;
+        let [top, _, old] = rest;
         for (dir, name) in [(top, "status"), (top, "at"), (old, "file"), (old, ".")] {
             let object = mount.lookup(dir, name).await.unwrap().handle;
             let args = SETATTR3args {
@@ -461,6 +440,31 @@ mod tests {
             }
             let fsroot = object;
             assert!(call!(mount, fsstat, &FSSTAT3args { fsroot }).is_ok());
+        }
+    }
+
+    async fn removals_are_refused(mount: &mut Mount, dirs: &[nfs_fh3; 4]) {
+        use nfsstat3::NFS3ERR_ROFS;
+        let [root, top, versions, old] = dirs;
+        for (dir, name) in [
+            (root, ".holdfast"),
+            (top, "status"),
+            (top, "publish"),
+            (top, "at"),
+            (versions, "main"),
+            (old, "file"),
+        ] {
+            let object = place(dir, name);
+            let removed = call!(mount, remove, &REMOVE3args { object });
+            assert_eq!(removed.err(), Some(NFS3ERR_ROFS), "{name}");
+            let object = place(dir, name);
+            let removed = call!(mount, rmdir, &RMDIR3args { object });
+            assert_eq!(removed.err(), Some(NFS3ERR_ROFS), "{name}");
+            for (from, to) in [(name, "new"), ("file", name)] {
+                let (from, to) = (place(dir, from), place(dir, to));
+                let renamed = call!(mount, rename, &RENAME3args { from, to });
+                assert_eq!(renamed.err(), Some(NFS3ERR_ROFS), "{name}");
+            }
         }
     }
 
@@ -676,8 +680,15 @@ mod tests {
         two.write("beside", b"beside\n").await;
         one.say("publish", "one").await.unwrap();
         assert_eq!(two.read(".holdfast/conflicts").await, "");
+        let handle = two.walk(".holdfast/publish").await.unwrap().handle;
         let refused = two.say("publish", "two").await;
         assert_eq!(refused, Err(nfsstat3::NFS3ERR_EXIST));
+        // Bug: the Linux client told of a failed `close` again at the next one of the same inode.
+        let found = two.walk(".holdfast/publish").await.unwrap();
+        let found = (found.handle, found.attributes.fileid);
+        assert_ne!(found.0, handle);
+        let old = two.attributes(&handle).await.unwrap();
+        assert_ne!(old.fileid, found.1);
         let conflicts = two.read(".holdfast/conflicts").await;
         assert_eq!(conflicts, "content           file\n");
         let said = two.read(".holdfast/publish").await;
@@ -697,6 +708,17 @@ mod tests {
         );
         assert_eq!(two.read(".holdfast/at/main/file").await, "one\n");
         assert_eq!(two.read(".holdfast/at/main/file.two").await, "two\n");
+        let again = two.walk(".holdfast/publish").await.unwrap();
+        assert_eq!((again.handle, again.attributes.fileid), found);
+        // The branch's name is somebody else's.
+        let head = json(&["show"], dir)["id"].as_str().unwrap().to_owned();
+        json(&["ref", "delete", "main"], dir);
+        json(&["ref", "create", "main", &head, "--tag"], dir);
+        two.write("beside", b"later").await;
+        let refused = two.say("publish", "to a tag").await;
+        assert_eq!(refused, Err(nfsstat3::NFS3ERR_PERM));
+        let said = two.read(".holdfast/publish").await;
+        assert!(value(&said, "failed").contains("tag \"main\""), "{said}");
     }
 
     /// Messages in several parts, bad ones, and mounts that must not change anything.
@@ -705,7 +727,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
         let server = Server::start("up", dir);
-        let (id, mut mount) = mounted(&server, dir, &[]).await;
+        let (_, mut mount) = mounted(&server, dir, &[]).await;
         let file = mount.walk(".holdfast/publish").await.unwrap();
         assert_eq!(file.attributes.mode, 0o666);
         let file = file.handle;
@@ -743,18 +765,17 @@ mod tests {
         assert_eq!(json(&["log"], dir).as_array().unwrap().len(), 1);
         assert_eq!(mount.put(&file, b"bad", stable_how::UNSTABLE).await, Ok(()));
         // Newer kernels truncate with CREATE. It takes the message back.
-        let create = |mode| CREATE3args {
-            where_: place(&nfs_fh3::default(), "publish"),
-            how: mode,
-        };
         let top = mount.walk(".holdfast").await.unwrap().handle;
-        let mut args = create(createhow3::UNCHECKED(sattr3 {
-            size: Nfs3Option::Some(0),
-            ..sattr3::default()
-        }));
-        args.where_.dir = top.clone();
+        let args = CREATE3args {
+            where_: place(&top, "publish"),
+            how: createhow3::UNCHECKED(sattr3 {
+                size: Nfs3Option::Some(0),
+                ..sattr3::default()
+            }),
+        };
         let made = call!(mount, create, &args).unwrap();
-        assert_eq!(some(made.obj), Some(file.clone()));
+        let now = mount.lookup(&top, "publish").await.unwrap().handle;
+        assert_eq!(some(made.obj), Some(now));
         assert_eq!(some(made.obj_attributes).unwrap().size, 0);
         assert_eq!(
             mount.put(&file, b"good", stable_how::FILE_SYNC).await,
@@ -765,9 +786,19 @@ mod tests {
         mount.write("file", b"z").await;
         assert_eq!(mount.say("publish", "").await, Ok(()));
         assert_eq!(json(&["log"], dir)[0]["message"], "");
+    }
 
+    /// What must not be changed publishes nothing, and shows the same.
+    #[tokio::test]
+    async fn read_only_mounts_only_look() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let server = Server::start("up", dir);
+        let (id, mut mount) = mounted(&server, dir, &[]).await;
+        mount.write("file", b"z").await;
+        mount.say("publish", "one").await.unwrap();
         let ticket = json(&["session", "ticket", &id, "--read-only"], dir);
-        let (_, session) = (0, open(dir, &["--read-only"]));
+        let session = open(dir, &["--read-only"]);
         for path in [&ticket["mount_path"], &session["mount_path"]] {
             let mut looking = Mount::of(&server, path).await;
             let file = looking.walk(".holdfast/publish").await.unwrap();

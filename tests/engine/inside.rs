@@ -6,15 +6,19 @@ use std::time::Duration;
 use base::{Caller, Clock, TenantId};
 use bytes::Bytes;
 use metadata::kv::faulty::FaultRates;
+use metadata::ops::How;
 use metadata::record::reference::RefName;
+use metadata::stat::SetAttrs;
 use metadata::store::{CommitInfo, LogFilter, LogHeads, LogQuery, Walk};
 use nfs3_types::nfs3::{
     COMMIT3args, COMMIT3res, LOOKUP3args, LOOKUP3res, NFS_PROGRAM, Nfs3Result, READ3args, READ3res,
-    WRITE3args, WRITE3res, diropargs3, filename3, nfs_fh3, nfsstat3, stable_how,
+    READDIRPLUS3args, READDIRPLUS3res, WRITE3args, WRITE3res, cookieverf3, diropargs3, filename3,
+    nfs_fh3, nfsstat3, stable_how,
 };
 use nfs3_types::xdr_codec::Opaque;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use system_tests::subject::Op;
 
 use crate::client::{Client, Mishap};
 use crate::codec;
@@ -236,6 +240,80 @@ fn a_message_in_parts_is_published_by_commit() {
         assert_eq!(committed(&reply), Err(nfsstat3::NFS3ERR_INVAL));
     }
     assert_eq!(log(&rig).len(), 1);
+}
+
+/// The tree of a commit is looked at as a session is: what is looked for is loaded and nothing else,
+/// and what a call has loaded is not taken from it, however little memory there is.
+#[test]
+fn looking_at_a_version_loads_what_is_looked_for() {
+    let files = 600;
+    let setting = |session_memory_bytes| Setting {
+        gateway: nfs_gateway::GatewayOptions {
+            session_memory_bytes,
+            ..nfs_gateway::GatewayOptions::default()
+        },
+        ..Setting::default()
+    };
+    for (seed, memory) in [(24, 256 << 20), (25, 600)] {
+        let mut rig = Rig::new(setting(memory), seed);
+        let dir = rig.made(crate::steps::mkdir("dir"));
+        for at in 0..files {
+            let file = rig.made(create_in(dir, &format!("f{at}")));
+            if at % 100 == 0 {
+                rig.good(write(file, 0, format!("content {at}").as_bytes(), true));
+            }
+        }
+        let publish = look(&mut rig, ".holdfast/publish");
+        let sent = say(&mut rig, &publish, "many", stable_how::FILE_SYNC);
+        rig.exchange(vec![sent], Mishaps::new()).unwrap();
+        rig.restart();
+        let before = rig.server.counted().loads;
+        let content = read(&mut rig, ".holdfast/at/main/dir/f300");
+        assert_eq!(content, b"content 300");
+        let loads = rig.server.counted().loads - before;
+        // The live root, then root, entry, directory, entry, file; a little memory loads some again.
+        assert!(loads <= if memory > 600 { 8 } else { 20 }, "{loads} loads");
+        let root = look(&mut rig, ".holdfast/at/main/dir");
+        let mut names = Vec::new();
+        let mut cookie = 0;
+        loop {
+            let xid = rig.client.xid();
+            let args = READDIRPLUS3args {
+                dir: root.clone(),
+                cookie,
+                cookieverf: cookieverf3::default(),
+                dircount: 4096,
+                maxcount: 16_384,
+            };
+            let procedure = NFS_PROGRAM::NFSPROC3_READDIRPLUS;
+            let record = codec::nfs(procedure, xid, &Caller::root(), &args);
+            let reply = rig.exchange(vec![(xid, record)], Mishaps::new()).unwrap();
+            let result = Bytes::copy_from_slice(codec::result(&reply[0]));
+            let Nfs3Result::Ok(ok) = codec::unpack::<READDIRPLUS3res<'_>>(&result) else {
+                panic!("the directory is not listed");
+            };
+            for entry in ok.reply.entries.into_inner() {
+                cookie = entry.cookie;
+                let name = String::from_utf8(entry.name.0.as_ref().to_vec()).unwrap();
+                names.extend((name != "." && name != "..").then_some(name));
+            }
+            if ok.reply.eof {
+                break;
+            }
+        }
+        names.sort();
+        let mut wanted: Vec<_> = (0..files).map(|at| format!("f{at}")).collect();
+        wanted.sort();
+        assert_eq!(names, wanted);
+    }
+}
+
+fn create_in(dir: base::InodeId, name: &str) -> Op {
+    Op::Create {
+        dir,
+        name: Bytes::copy_from_slice(name.as_bytes()),
+        how: How::Guarded(SetAttrs::default()),
+    }
 }
 
 /// Stores that fail are a pause: for a publish, for texts, and for the tree of a commit.

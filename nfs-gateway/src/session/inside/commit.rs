@@ -107,12 +107,18 @@ impl Session {
             None => self.open_commit(commit).await?,
         };
         let stat = |image: &mut Image| ops::getattr(image, InodeId::ROOT);
+        let mut loading = None;
         loop {
             let found = open.image.lock().run(stat).0;
             match found {
                 Ok(stat) => return Ok((selector, stat)),
                 Err(OpError::Fs(error)) => return Err(error.into()),
-                Err(OpError::Miss(miss)) => self.load_commit(&open, &[miss]).await?,
+                Err(OpError::Miss(miss)) => {
+                    if loading.is_none() {
+                        loading = Some(open.loading.lock().await);
+                    }
+                    self.load_commit(&open, &[miss]).await?;
+                }
             }
         }
     }
@@ -140,7 +146,8 @@ impl Session {
             match step {
                 Step::Reply(reply) => {
                     if loading.is_some() {
-                        open.limit_memory();
+                        let memory_max = self.shared.options.session_memory_bytes;
+                        open.limit_memory(memory_max.min(IMAGE_BYTES_MAX));
                     }
                     return Ok(reply);
                 }
@@ -296,10 +303,10 @@ impl Session {
 
 impl OpenCommit {
     /// Called by who holds `loading`.
-    fn limit_memory(&self) {
+    fn limit_memory(&self, bytes_max: usize) {
         let mut image = self.image.lock();
-        if image.memory_bytes() > IMAGE_BYTES_MAX {
-            image.evict(IMAGE_BYTES_MAX / 4 * 3);
+        if image.memory_bytes() > bytes_max {
+            image.evict(bytes_max / 4 * 3);
         }
     }
 }
