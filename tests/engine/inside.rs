@@ -11,17 +11,17 @@ use metadata::record::reference::RefName;
 use metadata::stat::SetAttrs;
 use metadata::store::{CommitInfo, LogFilter, LogHeads, LogQuery, Walk};
 use nfs3_types::nfs3::{
-    COMMIT3args, COMMIT3res, LOOKUP3args, LOOKUP3res, NFS_PROGRAM, Nfs3Result, READ3args, READ3res,
-    READDIRPLUS3args, READDIRPLUS3res, WRITE3args, WRITE3res, cookieverf3, diropargs3, filename3,
-    nfs_fh3, nfsstat3, stable_how,
+    COMMIT3args, COMMIT3res, LOOKUP3args, LOOKUP3res, NFS_PROGRAM, Nfs3Option, Nfs3Result,
+    READ3args, READ3res, READDIRPLUS3args, READDIRPLUS3res, WRITE3args, WRITE3res, cookieverf3,
+    diropargs3, filename3, nfs_fh3, nfsstat3, sattr3, stable_how,
 };
-use nfs3_types::xdr_codec::Opaque;
+use nfs3_types::xdr_codec::{Opaque, Pack};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use system_tests::subject::Op;
 
 use crate::client::{Client, Mishap};
-use crate::codec;
+use crate::codec::{self, Raw};
 use crate::rig::{Mishaps, Rig};
 use crate::server::Setting;
 use crate::slow_kv::Pace;
@@ -314,6 +314,110 @@ fn create_in(dir: base::InodeId, name: &str) -> Op {
         name: Bytes::copy_from_slice(name.as_bytes()),
         how: How::Guarded(SetAttrs::default()),
     }
+}
+
+/// Packs arguments one after the other.
+macro_rules! packed {
+    ($($part:expr),+) => {{
+        let mut bytes = Vec::new();
+        $($part.pack(&mut bytes).unwrap();)+
+        Raw(bytes)
+    }};
+}
+
+/// Every procedure with this object, this one beside it, and this name.
+fn all_calls(rig: &mut Rig, first: &nfs_fh3, second: &nfs_fh3, name: &str) -> Vec<(u32, Bytes)> {
+    use NFS_PROGRAM as P;
+    let name = Opaque::borrowed(name.as_bytes());
+    let target = Opaque::borrowed(b"target");
+    let (none, mode) = (sattr3::default(), Nfs3Option::Some(0o7777));
+    let mode = sattr3 { mode, ..none };
+    let none = sattr3::default();
+    let size = sattr3 {
+        size: Nfs3Option::Some(7),
+        ..sattr3::default()
+    };
+    let made = || packed!(first, name, none);
+    let calls = [
+        (P::NFSPROC3_GETATTR, packed!(first)),
+        (P::NFSPROC3_READLINK, packed!(first)),
+        (P::NFSPROC3_FSSTAT, packed!(first)),
+        (P::NFSPROC3_FSINFO, packed!(first)),
+        (P::NFSPROC3_PATHCONF, packed!(first)),
+        (P::NFSPROC3_LOOKUP, packed!(first, name)),
+        (P::NFSPROC3_REMOVE, packed!(first, name)),
+        (P::NFSPROC3_RMDIR, packed!(first, name)),
+        (P::NFSPROC3_RENAME, packed!(first, name, second, name)),
+        (P::NFSPROC3_RENAME, packed!(second, name, first, name)),
+        (P::NFSPROC3_LINK, packed!(first, second, name)),
+        (P::NFSPROC3_ACCESS, packed!(first, 0x3f_u32)),
+        (P::NFSPROC3_READ, packed!(first, 1_u64, 10_u32)),
+        (P::NFSPROC3_READ, packed!(first, u64::MAX, u32::MAX)),
+        (P::NFSPROC3_COMMIT, packed!(first, 0_u64, 0_u32)),
+        (P::NFSPROC3_READDIR, packed!(first, 0_u64, 0_u64, 0_u32)),
+        (P::NFSPROC3_READDIR, packed!(first, 3_u64, 0_u64, 4096_u32)),
+        (
+            P::NFSPROC3_READDIRPLUS,
+            packed!(first, u64::MAX, 0_u64, 512_u32, 4096_u32),
+        ),
+        (P::NFSPROC3_MKDIR, made()),
+        (P::NFSPROC3_CREATE, packed!(first, name, 1_u32, none)),
+        (P::NFSPROC3_CREATE, packed!(first, name, 2_u32, 7_u64)),
+        (P::NFSPROC3_SYMLINK, packed!(first, name, none, target)),
+        (P::NFSPROC3_MKNOD, packed!(first, name, 7_u32, none)),
+        (P::NFSPROC3_SETATTR, packed!(first, mode, 0_u32)),
+        (P::NFSPROC3_SETATTR, packed!(first, size, 0_u32)),
+    ];
+    let encode = |(procedure, args): (P, Raw)| {
+        let xid = rig.client.xid();
+        (xid, codec::nfs(procedure, xid, &Caller::root(), &args))
+    };
+    calls.into_iter().map(encode).collect()
+}
+
+/// Whatever is asked of whatever object gets an answer, and changes nothing.
+#[test]
+fn every_call_on_every_object_is_answered() {
+    let mut rig = Rig::new(Setting::default(), 26);
+    let file = rig.made(create("file"));
+    rig.good(write(file, 0, b"content", true));
+    let publish = look(&mut rig, ".holdfast/publish");
+    let sent = say(&mut rig, &publish, "one", stable_how::FILE_SYNC);
+    rig.exchange(vec![sent], Mishaps::new()).unwrap();
+    let inside = [
+        ".holdfast",
+        ".holdfast/at",
+        ".holdfast/status",
+        ".holdfast/diff",
+        ".holdfast/publish",
+        ".holdfast/checkpoint",
+        ".holdfast/at/main",
+        ".holdfast/at/main/file",
+    ];
+    let objects: Vec<nfs_fh3> = inside.map(|path| look(&mut rig, path)).into();
+    let root = rig.handles.of(base::InodeId::ROOT);
+    let (status, before) = (read(&mut rig, ".holdfast/status"), log(&rig));
+    for first in &objects {
+        for second in objects.iter().chain([&root]) {
+            for name in ["file", ".", "..", "publish", "", "a/b", &"x".repeat(300)] {
+                let calls = all_calls(&mut rig, first, second, name);
+                let count = calls.len();
+                let replies = rig.exchange(calls, Mishaps::new()).unwrap();
+                assert_eq!(replies.len(), count);
+                for reply in replies {
+                    let result = codec::result(&reply);
+                    let status = u32::from_be_bytes(*result.first_chunk().unwrap());
+                    // Not EIO, and not SERVERFAULT.
+                    assert!(status != 5 && status != 10_006, "{status}");
+                }
+            }
+        }
+    }
+    assert_eq!(rig.client.closed_by_server, 0);
+    assert_eq!(read(&mut rig, ".holdfast/status"), status);
+    assert_eq!(log(&rig), before);
+    assert_eq!(read(&mut rig, ".holdfast/diff"), b"");
+    assert_eq!(read(&mut rig, ".holdfast/at/main/file"), b"content");
 }
 
 /// Stores that fail are a pause: for a publish, for texts, and for the tree of a commit.
