@@ -34,13 +34,13 @@ const REFS_MAX: usize = 100;
 /// Changes that the diff looks at: far more than fit.
 const CHANGES_MAX: usize = 20_000;
 
-/// What a diff was made from: numbers of the last change, of the last write and of losses, and the
+/// What a diff was made from: numbers of the last change, of the last write and of the image, and the
 /// commit it was compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Basis {
     applied: u64,
     writes: u64,
-    losses: u64,
+    generation: u64,
     commit: Option<CommitId>,
 }
 
@@ -229,7 +229,7 @@ impl Session {
         Ok(Basis {
             applied: state.image.applied(),
             writes: state.image.last_write(),
-            losses: state.losses,
+            generation: state.generation,
             commit: session.record.commit,
         })
     }
