@@ -44,6 +44,10 @@ const PACE: Pace = Pace {
 };
 
 fn look(rig: &mut Rig, path: &str) -> nfs_fh3 {
+    try_look(rig, path).unwrap_or_else(|status| panic!("{path}: {status}"))
+}
+
+fn try_look(rig: &mut Rig, path: &str) -> Result<nfs_fh3, nfsstat3> {
     let mut at = rig.handles.of(base::InodeId::ROOT);
     for name in path.split('/') {
         let xid = rig.client.xid();
@@ -57,10 +61,10 @@ fn look(rig: &mut Rig, path: &str) -> nfs_fh3 {
         let result = Bytes::copy_from_slice(codec::result(&reply[0]));
         at = match codec::unpack::<LOOKUP3res>(&result) {
             Nfs3Result::Ok(ok) => ok.object,
-            Nfs3Result::Err((status, _)) => panic!("{path}: {status}"),
+            Nfs3Result::Err((status, _)) => return Err(status),
         };
     }
-    at
+    Ok(at)
 }
 
 fn read(rig: &mut Rig, path: &str) -> Vec<u8> {
@@ -418,6 +422,41 @@ fn every_call_on_every_object_is_answered() {
     assert_eq!(log(&rig), before);
     assert_eq!(read(&mut rig, ".holdfast/diff"), b"");
     assert_eq!(read(&mut rig, ".holdfast/at/main/file"), b"content");
+}
+
+/// Without room nothing is published, `close` says so, and the next one publishes.
+#[test]
+fn a_publish_without_room_fails_and_is_made_later() {
+    let mut rig = Rig::new(crate::steps::large_blocks(), 27);
+    let file = rig.made(create("file"));
+    rig.good(write(file, 0, &[1; 60_000], true));
+    for full in ["metadata", "chunks"] {
+        let publish = look(&mut rig, ".holdfast/publish");
+        if full == "metadata" {
+            rig.server.memory.set_available_bytes(Some(0));
+        } else {
+            rig.server.chunks.fill();
+        }
+        let sent = say(&mut rig, &publish, full, stable_how::FILE_SYNC);
+        let reply = rig.exchange(vec![sent], Mishaps::new()).unwrap().remove(0);
+        assert_eq!(written(&reply), Err(nfsstat3::NFS3ERR_NOSPC), "{full}");
+        let said = String::from_utf8(read(&mut rig, ".holdfast/publish")).unwrap();
+        assert!(said.starts_with("failed      no space"), "{said}");
+        // What costs nothing can be read all the while; a diff costs what a publish does.
+        assert!(read(&mut rig, ".holdfast/status").starts_with(b"session"));
+        let diff = try_look(&mut rig, ".holdfast/diff");
+        assert_eq!(diff.err(), Some(nfsstat3::NFS3ERR_NOSPC), "{full}");
+        rig.server.memory.set_available_bytes(None);
+        rig.server.chunks.heal();
+        rig.pass(2);
+        let sent = say(&mut rig, &publish, full, stable_how::FILE_SYNC);
+        let reply = rig.exchange(vec![sent], Mishaps::new()).unwrap().remove(0);
+        assert!(written(&reply).is_ok(), "{full}");
+        assert_eq!(count(&rig, full), 1);
+        assert_eq!(read(&mut rig, ".holdfast/at/main/file").len(), 60_000);
+        rig.good(write(file, 0, &[2; 60_000], true));
+    }
+    assert_eq!(rig.client.closed_by_server, 0);
 }
 
 /// Stores that fail are a pause: for a publish, for texts, and for the tree of a commit.
