@@ -9,7 +9,7 @@
 //! | 2..4 | flags |
 //! | 4..12 | session |
 //! | 12..16 | revocation epoch |
-//! | 16..32 | selector: 0 for the live tree, ones for `.holdfast`, else the begin of a commit's id |
+//! | 16..32 | selector: 0 for the live tree, ones for `.holdfast`, else the first 16 bytes of a commit's id |
 //! | 32..40 | inode |
 //! | 40..56 | first half of the keyed blake3 hash of bytes 0..40 |
 //!
