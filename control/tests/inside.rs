@@ -788,6 +788,34 @@ mod tests {
         assert_eq!(json(&["log"], dir)[0]["message"], "");
     }
 
+    /// What is seen and published there is all of the session, so only its root has it. Elsewhere the
+    /// name is one as any other.
+    #[tokio::test]
+    async fn a_mount_of_a_subdirectory_has_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let server = Server::start("up", dir);
+        let (id, mut mount) = mounted(&server, dir, &[]).await;
+        let args = MKDIR3args {
+            where_: place(&mount.root(), "sub"),
+            attributes: sattr3::default(),
+        };
+        assert!(call!(mount, mkdir, &args).is_ok());
+        let ticket = json(&["session", "ticket", &id, "--directory", "sub"], dir);
+        let mut below = Mount::of(&server, &ticket["mount_path"]).await;
+        let root = below.root();
+        let missing = below.lookup(&root, ".holdfast").await;
+        assert_eq!(missing.err(), Some(nfsstat3::NFS3ERR_NOENT));
+        below.write(".holdfast", b"a file").await;
+        assert_eq!(below.read(".holdfast").await, "a file");
+        assert_eq!(below.list(&root).await.len(), 3);
+        mount.say("publish", "one").await.unwrap();
+        assert_eq!(
+            mount.read(".holdfast/at/main/sub/.holdfast").await,
+            "a file"
+        );
+    }
+
     /// What must not be changed publishes nothing, and shows the same.
     #[tokio::test]
     async fn read_only_mounts_only_look() {
