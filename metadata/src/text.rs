@@ -1,8 +1,8 @@
-//! Texts, and how what differs between them is written.
+//! Texts by lines: what differs between two of them, and how that is written.
 
 use std::ops::Range;
 
-use crate::lines::{Hunk, diff, split};
+pub use crate::lines::{Hunk, split as lines};
 
 /// Unchanged lines that are shown around changed ones.
 const CONTEXT_LINES: usize = 3;
@@ -14,11 +14,44 @@ pub fn is_text(content: &[u8]) -> bool {
     !content.contains(&0)
 }
 
+/// What differs between two texts, in order, as people like to read it. Takes a bounded time.
+#[must_use]
+pub fn hunks(before: &[&[u8]], after: &[&[u8]]) -> Vec<Hunk> {
+    let mut hunks = crate::lines::diff(before, after);
+    // A line stays between two hunks.
+    let next = hunks.iter().skip(1).map(|hunk| hunk.before.start - 1);
+    let limits: Vec<usize> = next.chain([before.len()]).collect();
+    for (hunk, limit) in hunks.iter_mut().zip(limits) {
+        slide(hunk, limit, before, after);
+    }
+    hunks
+}
+
+/// Of the places where the same lines may be said to have come or gone, the last: a function that was
+/// added begins with its head then, and not with the end of the one before it.
+fn slide(hunk: &mut Hunk, limit: usize, before: &[&[u8]], after: &[&[u8]]) {
+    let (lines, moved) = match (hunk.before.is_empty(), hunk.after.is_empty()) {
+        (true, false) => (after, &hunk.after),
+        (false, true) => (before, &hunk.before),
+        _ => return,
+    };
+    let rest = |from: usize| lines.get(from..).unwrap_or_default().iter();
+    let equal = rest(moved.start).zip(rest(moved.end));
+    let room = limit.saturating_sub(hunk.before.end);
+    let by = equal
+        .take_while(|(one, other)| one == other)
+        .take(room)
+        .count();
+    for range in [&mut hunk.before, &mut hunk.after] {
+        *range = range.start + by..range.end + by;
+    }
+}
+
 /// Appends the hunks of a unified diff, with three lines around them; nothing if the texts are the
 /// same. What `patch` and `git apply` take, behind a head that names the files.
 pub fn unified(before: &[u8], after: &[u8], to: &mut Vec<u8>) {
-    let (before, after) = (split(before), split(after));
-    let hunks = diff(&before, &after);
+    let (before, after) = (lines(before), lines(after));
+    let hunks = hunks(&before, &after);
     let mut rest = hunks.as_slice();
     while let Some((first, _)) = rest.split_first() {
         let together = together(rest);

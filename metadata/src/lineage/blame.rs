@@ -12,12 +12,11 @@ use bytes::Bytes;
 
 use super::{Before, FRONTIER_MAX, Lineage, LineageError, Target};
 use crate::compare::Snapshot;
-use crate::lines::{self, diff};
 use crate::merge::{ContentError, MergeFuture};
 use crate::record::inode::InodeRecord;
 use crate::stat::FileKind;
 use crate::store::CommitInfo;
-use crate::text::is_text;
+use crate::text::{hunks, is_text, lines};
 
 /// Largest text that is told by lines, in bytes: source code is smaller.
 pub const TEXT_BYTES_MAX: u64 = 1024 * 1024;
@@ -240,7 +239,7 @@ impl Lineage {
             }
         };
         let text = text.filter(|_| reason.is_none());
-        let count = text.as_ref().map_or(0, |text| lines::split(text).len());
+        let count = text.as_ref().map_or(0, |text| lines(text).len());
         let whole = Run {
             first: 0,
             count,
@@ -375,7 +374,7 @@ fn why_not(record: &InodeRecord) -> Option<NoLines> {
 fn why_not_text(text: &[u8]) -> Option<NoLines> {
     if !is_text(text) {
         Some(NoLines::Binary)
-    } else if lines::split(text).len() > LINES_MAX {
+    } else if lines(text).len() > LINES_MAX {
         Some(NoLines::Long)
     } else {
         None
@@ -401,11 +400,11 @@ async fn share_aside(
 /// Shares lines of the text `new` out: those that `old` has, with where they are there; and the
 /// others.
 fn share(old: &[u8], new: &[u8], runs: &[Run]) -> (Vec<Run>, Vec<Run>) {
-    let (old, new) = (lines::split(old), lines::split(new));
+    let (old, new) = (lines(old), lines(new));
     // Where lines are the same, and by how much they moved.
     let mut same = Vec::new();
     let (mut old_at, mut new_at) = (0, 0);
-    for hunk in diff(&old, &new) {
+    for hunk in hunks(&old, &new) {
         same.push((new_at..hunk.after.start, old_at));
         (old_at, new_at) = (hunk.before.end, hunk.after.end);
     }

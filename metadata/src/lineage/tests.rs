@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use base::Rng;
 
 use super::*;
-use crate::lines::split as lines;
 use crate::store::{LogFilter, Walk};
+use crate::text::lines;
 use model::{History, World};
 
 fn run<T>(test: impl Future<Output = T>) -> T {

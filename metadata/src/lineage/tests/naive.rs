@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use base::CommitId;
 
 use super::model::{History, State, inside};
-use crate::lines::{diff, split};
 use crate::store::Walk;
+use crate::text::{hunks, lines};
 
 /// The directory of the old state that is where a directory of the new one is.
 fn counterpart(old: &State, new: &State, dir: u64) -> Option<u64> {
@@ -181,7 +181,7 @@ pub(super) fn line(
         };
         let is = text(new, inode).unwrap();
         let mut moved = Some(line);
-        for hunk in diff(&split(old), &split(is)) {
+        for hunk in hunks(&lines(old), &lines(is)) {
             if hunk.after.contains(&line) {
                 moved = None;
             } else if hunk.after.end <= line && moved.is_some() {
