@@ -326,6 +326,10 @@ pub struct Check {
     /// Leave out the content of files, which takes longest.
     #[arg(long)]
     pub metadata_only: bool,
+    /// Compare all content with its name, too: each chunk and each node of a tree is unpacked and
+    /// hashed.
+    #[arg(long, conflicts_with = "metadata_only")]
+    pub deep: bool,
 }
 
 fn octal(text: &str) -> Result<u32, String> {

@@ -2,12 +2,13 @@
 
 use base::{CommitId, OperationId, Timestamp, WorkspaceId};
 
-use super::{Checker, Remedy};
+use super::{Checker, PendingCommit, Remedy};
 use crate::keyspace;
 use crate::kv::{KeyRange, KvError};
 use crate::record::commit::{CommitRecord, id_of};
 use crate::record::operation::{Action, OperationRecord};
 use crate::record::reference::{RefChange, RefLogRecord, RefName, RefRecord, RefState};
+use crate::tree::Root;
 
 impl Checker<'_> {
     /// That a commit is what its name says, and that it comes from what there is.
@@ -37,7 +38,15 @@ impl Checker<'_> {
             };
             self.report.add(&place, what, Remedy::Store);
         }
-        self.check_commit_image(workspace, id, &commit).await
+        self.commits.push(PendingCommit {
+            workspace,
+            time: commit.time,
+            id,
+            root: Root::from_bytes(*commit.tree.as_bytes()),
+            usage: commit.usage,
+            parent: commit.parents.first().copied(),
+        });
+        Ok(())
     }
 
     /// That a ref leads to a commit, and that its log says so.

@@ -38,14 +38,6 @@ impl Checker<'_> {
             self.check_format(&value);
             return Ok(());
         }
-        for (key, what) in [
-            (keyspace::format(), "format record"),
-            (keyspace::handle_keys(), "handle keys"),
-        ] {
-            if self.reader.get(&key).await?.is_none() {
-                self.report.add(what, "is missing", Remedy::Store);
-            }
-        }
         let deltas = keyspace::all_deltas();
         let before = KeyRange {
             start: Bytes::new(),
@@ -55,9 +47,43 @@ impl Checker<'_> {
             start: deltas.end.clone(),
             end: Bytes::from_static(&[0xff]),
         };
+        let everything = KeyRange {
+            start: before.start.clone(),
+            end: after.end.clone(),
+        };
+        if self.reader.first(&everything).await?.is_none() {
+            // Its first server was stopped before it began.
+            return Ok(());
+        }
+        self.check_required().await?;
         self.check_range(before).await?;
         self.check_layers(deltas).await?;
-        self.check_range(after).await
+        // Commits before sessions: what a session begins with is mostly one's.
+        let sessions = keyspace::all_sessions();
+        let between = KeyRange {
+            start: after.start,
+            end: sessions.start.clone(),
+        };
+        self.check_range(between).await?;
+        self.check_commit_images().await?;
+        let rest = KeyRange {
+            start: sessions.start,
+            end: after.end,
+        };
+        self.check_range(rest).await
+    }
+
+    /// That what a first start writes is there.
+    async fn check_required(&mut self) -> Result<(), KvError> {
+        for (key, what) in [
+            (keyspace::format(), "format record"),
+            (keyspace::handle_keys(), "handle keys"),
+        ] {
+            if self.reader.get(&key).await?.is_none() {
+                self.report.add(what, "is missing", Remedy::Store);
+            }
+        }
+        Ok(())
     }
 
     async fn check_range(&mut self, range: KeyRange) -> Result<(), KvError> {
