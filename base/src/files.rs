@@ -17,11 +17,16 @@ pub fn open_regular_with(path: &Path, options: &mut OpenOptions) -> Result<File,
     let flags = rustix::fs::OFlags::NONBLOCK.bits();
     // Bits of flags fit, whatever the sign of the type.
     let flags = i32::from_ne_bytes(flags.to_ne_bytes());
-    let file = options.custom_flags(flags).open(path)?;
+    let other = || Error::new(ErrorKind::InvalidInput, "not a regular file");
+    let file = options.custom_flags(flags).open(path).map_err(|error| {
+        // A pipe that nobody reads, or a socket.
+        let is_other = error.raw_os_error() == Some(rustix::io::Errno::NXIO.raw_os_error());
+        if is_other { other() } else { error }
+    })?;
     if file.metadata()?.is_file() {
         Ok(file)
     } else {
-        Err(Error::new(ErrorKind::InvalidInput, "not a regular file"))
+        Err(other())
     }
 }
 
@@ -46,20 +51,15 @@ mod tests {
         assert!(open_regular(&path).is_ok());
         let pipe = dir.path().join("pipe");
         let mode = rustix::fs::Mode::from_raw_mode(0o600);
-        rustix::fs::mknodat(
-            rustix::fs::CWD,
-            &pipe,
-            rustix::fs::FileType::Fifo,
-            mode,
-            0,
-        )
-        .unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
         for path in [pipe.as_path(), dir.path()] {
             let refused = open_regular(path).unwrap_err();
             assert_eq!(refused.to_string(), "not a regular file");
         }
         let options = &mut OpenOptions::new();
         assert!(open_regular_with(&pipe, options.read(true).write(true)).is_err());
+        let written = open_regular_with(&pipe, OpenOptions::new().write(true)).unwrap_err();
+        assert_eq!(written.to_string(), "not a regular file");
         assert!(open_regular(&dir.path().join("none")).is_err());
     }
 }

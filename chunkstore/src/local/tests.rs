@@ -533,7 +533,11 @@ async fn a_look_at_a_store_changes_nothing() {
     assert_eq!((counts.intact, counts.damaged), (16, 1));
     let counts = reader.verify(Some(&|_| vec![[8; 32]]), |_| ());
     assert_eq!((counts.intact, counts.damaged), (0, 17));
-    assert!(chunks.iter().all(|(id, _)| !reader.contains(DOMAIN.id, *id)));
+    assert!(
+        chunks
+            .iter()
+            .all(|(id, _)| !reader.contains(DOMAIN.id, *id))
+    );
     assert!(LocalReader::open(&dir.path().join("nothing")).is_err());
     assert!(!dir.path().join("nothing").exists());
 }
@@ -556,5 +560,8 @@ async fn a_pipe_is_no_pack() {
     assert!(chunks.iter().all(|(id, _)| reader.contains(DOMAIN.id, *id)));
     drop(reader);
     let refused = LocalStore::open(dir.path(), small_packs(), clock()).unwrap_err();
-    assert!(refused.to_string().contains("not a regular file"), "{refused}");
+    assert!(
+        refused.to_string().contains("not a regular file"),
+        "{refused}"
+    );
 }

@@ -375,7 +375,10 @@ impl Checker<'_> {
             let what = format!("its name {name:?} is not in directory {parent}");
             self.inode_problem(walk, inode, what);
         } else if matches!(walk.view, View::Layers(_))
-            && self.image_value(walk, &keys::inode(parent)).await?.is_none()
+            && self
+                .image_value(walk, &keys::inode(parent))
+                .await?
+                .is_none()
         {
             // With its attributes a layer hides all of an inode, and names it no more.
             let what = format!("its name {name:?} is in directory {parent}, which does not exist");
@@ -546,7 +549,11 @@ impl Checker<'_> {
 
     /// The value of an image key. One that cannot be read is told where its layer is, and taken
     /// for missing here.
-    pub(super) async fn image_value(&self, walk: &Walk, key: &[u8]) -> Result<Option<Bytes>, KvError> {
+    pub(super) async fn image_value(
+        &self,
+        walk: &Walk,
+        key: &[u8],
+    ) -> Result<Option<Bytes>, KvError> {
         let txn = self.reader.kv().begin();
         let value = match &walk.view {
             View::Layers(layers) => layers.get(txn.as_ref(), key).await,
@@ -571,12 +578,7 @@ impl Checker<'_> {
             .ok()
     }
 
-    pub(super) fn inode_problem(
-        &mut self,
-        walk: &Walk,
-        inode: InodeId,
-        what: impl Into<String>,
-    ) {
+    pub(super) fn inode_problem(&mut self, walk: &Walk, inode: InodeId, what: impl Into<String>) {
         self.report.add_of(walk.of, inode, what);
     }
 }

@@ -147,7 +147,9 @@ async fn a_check_reads_what_commits_share_once() {
     let mut dirs = Vec::new();
     for number in 0..40 {
         let name = format!("{number:0100}");
-        let sub = world.make(dir, name.as_bytes(), Some(Node::Directory)).await;
+        let sub = world
+            .make(dir, name.as_bytes(), Some(Node::Directory))
+            .await;
         for file in 0..10 {
             let name = format!("{file:0200}");
             world.make(sub, name.as_bytes(), None).await;
@@ -189,7 +191,10 @@ async fn uses_of_what_is_damaged_are_told() {
     let report = world.check().await;
     let said = problems(&report);
     // Told where it is, and of all that have it.
-    assert!(said.contains("(\"dir/file\"): block 0 needs chunk"), "{said}");
+    assert!(
+        said.contains("(\"dir/file\"): block 0 needs chunk"),
+        "{said}"
+    );
     for of in [
         format!("commit {first} of workspace {}", world.workspace),
         format!("commit {second} of workspace {}", world.workspace),
