@@ -10,18 +10,19 @@ use chunkstore::local::{LocalOptions, LocalStore};
 use metadata::kv::embedded::{EmbeddedKv, EmbeddedOptions, OpenError};
 use metadata::kv::{Kv, KvError};
 use metadata::record::session::{Identity, SessionState};
-use metadata::store::{NewTicket, NewWorkspace, OpenSession, Store, StoreError};
+use metadata::store::{NewTicket, NewWorkspace, OpenSession, Store, StoreError, token_prefix};
 use nfs_gateway::{Engines, Gateway, GatewayOptions, ServerLimits};
 use serde::Serialize;
 use tokio::net::TcpListener;
 
-use crate::api::{ApiState, Serving, router};
+use crate::api::{ApiState, Own, Serving, router};
 use crate::collector::Collector;
 use crate::data_dir::{ControlFile, DataDir, SessionFile};
 use crate::expiry;
 use crate::failure::{Failure, FailureKind};
 use crate::metrics::Counted;
 use crate::mount_line::{MountKind, MountLine, MountTarget, mount_path};
+use crate::remover::Remover;
 use crate::settings::Settings;
 use crate::units::Size;
 
@@ -166,7 +167,17 @@ impl Server {
             Arc::clone(&gateway),
             Arc::clone(&clock),
         );
-        let api = ApiState::new(store, counted, Arc::clone(&clock), calls.clone(), target);
+        let own = Own {
+            token: token_prefix(&ready.api_token),
+            remover: Remover::start(
+                &tasks,
+                store.clone(),
+                Arc::clone(&gateway),
+                Arc::clone(&clock),
+            ),
+        };
+        let (time, until) = (Arc::clone(&clock), calls.clone());
+        let api = ApiState::new(store, counted, time, until, target, own);
         let server = Self {
             ready,
             dir,

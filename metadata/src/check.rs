@@ -17,6 +17,7 @@ mod history;
 mod image;
 mod reader;
 mod report;
+mod retention;
 mod tables;
 mod trees;
 mod users;

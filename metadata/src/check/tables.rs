@@ -282,6 +282,10 @@ impl Checker<'_> {
             | Key::RefLog(..)
             | Key::OperationLog(..)
             | Key::Operation(..) => self.check_history_key(key, value).await?,
+            Key::Grown(id) => self.check_grown(id, value).await?,
+            Key::Retention(id) => self.check_retention(id, value).await?,
+            Key::Pin(workspace, id) => self.check_pin(workspace, id, value).await?,
+            Key::Deletion(id) => self.check_deletion(id, value).await?,
             // Not in the ranges that come here.
             Key::Delta(..) => {}
         }
@@ -289,6 +293,16 @@ impl Checker<'_> {
     }
 
     async fn check_history_key(&mut self, key: Key, value: &Bytes) -> Result<(), KvError> {
+        // Half of what is being removed is gone.
+        if let Key::Commit(workspace, _)
+        | Key::Reference(workspace, _)
+        | Key::RefLog(workspace, ..)
+        | Key::OperationLog(workspace, ..)
+        | Key::Operation(workspace, _) = &key
+            && self.is_removed(*workspace).await?
+        {
+            return Ok(());
+        }
         match key {
             Key::Commit(workspace, id) => self.check_commit(workspace, id, value).await,
             Key::Reference(workspace, name) => self.check_reference(workspace, &name, value).await,
@@ -375,8 +389,17 @@ impl Checker<'_> {
             self.report.add(&place, what, Remedy::Store);
         }
         let key = keyspace::workspace_name(record.tenant, &record.name);
-        if self.reader.get(&key).await?.as_deref() != Some(&id.raw().to_be_bytes()) {
-            let what = format!("cannot be found by its name {:?}", record.name);
+        let leads_here = self.reader.get(&key).await?.as_deref() == Some(&id.raw().to_be_bytes());
+        // One that is being removed has lost its name.
+        if leads_here == self.is_removed(id).await? {
+            let what = if leads_here {
+                format!(
+                    "is being removed, and still found by its name {:?}",
+                    record.name
+                )
+            } else {
+                format!("cannot be found by its name {:?}", record.name)
+            };
             self.report.add(&place, what, Remedy::Store);
         }
         if self.reader.get(&keyspace::inodes(id)).await?.is_none() {
