@@ -204,7 +204,9 @@ impl World<'_> {
         let local = self.process().chunks.inner.clone();
         let mut references = References::new(Arc::new(ChunkTrees::new(Arc::new(local), 0)));
         let mut all = HashSet::new();
-        let mut each = |domain, id| drop(all.insert((domain, id)));
+        let mut each = |domain, id| {
+            all.insert((domain, id));
+        };
         while references
             .next(self.inner.as_ref(), &mut each)
             .await
