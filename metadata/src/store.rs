@@ -15,7 +15,7 @@ pub use history::{
     NewCommit, OperationInfo, OperationPosition, PinInfo, RefInfo, RefLogEntry, Walk,
 };
 pub use sessions::{ExpiredPage, ForkSession, OpenSession, Opened, SessionInfo, SessionPosition};
-pub use tickets::{NewTicket, TICKET_TEXT_BYTES, TicketInfo, token_prefix};
+pub use tickets::{NewTicket, TICKET_TEXT_BYTES, TicketInfo, ticket_id, token_prefix};
 pub use tokens::TokenInfo;
 pub use workspaces::{NewWorkspace, WorkspaceInfo};
 
