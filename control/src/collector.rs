@@ -435,16 +435,7 @@ impl Collector {
         }
         if dry_run {
             found.survey = marking.survey();
-            let nodes = references.counts().nodes;
-            if references.add_left_out() {
-                while references.next(self.kv.as_ref(), |_, _| {}).await? {
-                    if self.until.is_shutting_down() {
-                        return Err(CollectError::Stopped);
-                    }
-                    tokio::task::yield_now().await;
-                }
-            }
-            found.expired_nodes = references.counts().nodes - nodes;
+            found.expired_nodes = self.nodes_of_left_out(&mut references).await?;
             return Ok(());
         }
         let thoroughness = match self.room() {

@@ -92,8 +92,9 @@ impl DataDir {
             Err(error) => return Err(cannot("make", path, &error)),
         }
         let dir = Self::lock(path, &at(path, LOCK))?;
+        let is_ours = dir.check_format()?;
         dir.check_chunks()?;
-        if !dir.check_format()? {
+        if !is_ours {
             // It may have been there, open to others; they would see the keys in the store.
             std::fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(|error| {
                 Failure::io(

@@ -161,20 +161,9 @@ impl Server {
             cached,
             collector,
         };
-        expiry::start(
-            &tasks,
-            store.clone(),
-            Arc::clone(&gateway),
-            Arc::clone(&clock),
-        );
         let own = Own {
             token: token_prefix(&ready.api_token),
-            remover: Remover::start(
-                &tasks,
-                store.clone(),
-                Arc::clone(&gateway),
-                Arc::clone(&clock),
-            ),
+            remover: start_removing(&tasks, &store, &gateway, &clock),
         };
         let (time, until) = (Arc::clone(&clock), calls.clone());
         let api = ApiState::new(store, counted, time, until, target, own);
@@ -309,6 +298,20 @@ async fn open_metadata(
         Ok(Err(error)) => Err(of_open(&error)),
         Err(error) => Err(Failure::error(format_args!("open metadata store: {error}"))),
     }
+}
+
+/// Begins to close sessions that have ended, and to remove workspaces.
+fn start_removing(
+    tasks: &Tasks,
+    store: &Store,
+    gateway: &Arc<Gateway>,
+    clock: &Arc<dyn Clock>,
+) -> Remover {
+    let shared = || (store.clone(), Arc::clone(gateway), Arc::clone(clock));
+    let (sessions, served, time) = shared();
+    expiry::start(tasks, sessions, served, time);
+    let (workspaces, served, time) = shared();
+    Remover::start(tasks, workspaces, served, time)
 }
 
 fn start_collector(

@@ -2,6 +2,7 @@
 //! while references are read (`docs/design/0008-retention.md`).
 
 use base::{CommitId, WorkspaceId};
+use metadata::references::References;
 use metadata::store::{Expired, StoreError};
 
 use super::{CollectError, Collector, Found};
@@ -61,6 +62,23 @@ impl Collector {
                 .map(|commit| (workspace, commit)),
         );
         Ok(())
+    }
+
+    /// How many nodes only the commits have that a walk left out.
+    pub(super) async fn nodes_of_left_out(
+        &self,
+        references: &mut References,
+    ) -> Result<u64, CollectError> {
+        let before = references.counts().nodes;
+        let mut is_more = references.add_left_out();
+        while is_more {
+            is_more = references.next(self.kv.as_ref(), |_, _| {}).await?;
+            if self.until.is_shutting_down() {
+                return Err(CollectError::Stopped);
+            }
+            tokio::task::yield_now().await;
+        }
+        Ok(references.counts().nodes - before)
     }
 
     async fn expire_workspace(

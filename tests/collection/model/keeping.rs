@@ -225,23 +225,24 @@ impl Process {
                 return removed;
             }
             let deletions = self.store.deletions().await.unwrap();
-            let named = self.store.workspace_by_name(TENANT, "w").await;
-            if deletions.is_empty() && matches!(named, Err(StoreError::NotFound { .. })) {
-                // Whoever began has come to the end.
-                return Some(());
-            }
-            for deletion in deletions {
-                loop {
-                    match self.store.remove_deleted(&deletion, 2).await {
-                        Ok(Removal::Sessions(sessions)) => {
-                            for id in sessions {
-                                self.sessions.borrow_mut().remove(&id);
-                                drop(self.store.close_session(TENANT, id).await);
-                            }
+            let Some(deletion) = deletions.first() else {
+                let named = self.store.workspace_by_name(TENANT, "w").await;
+                if matches!(named, Err(StoreError::NotFound { .. })) {
+                    // Whoever began has come to the end.
+                    return Some(());
+                }
+                continue;
+            };
+            loop {
+                match self.store.remove_deleted(deletion, 2).await {
+                    Ok(Removal::Sessions(sessions)) => {
+                        for id in sessions {
+                            self.sessions.borrow_mut().remove(&id);
+                            drop(self.store.close_session(TENANT, id).await);
                         }
-                        Ok(Removal::Done) => return Some(()),
-                        Ok(Removal::Removed(_)) | Err(_) => {}
                     }
+                    Ok(Removal::Done) => return Some(()),
+                    Ok(Removal::Removed(_)) | Err(_) => {}
                 }
             }
         }
