@@ -38,7 +38,7 @@ use nfs_gateway::ChunkTrees;
 
 use crate::gates::{Gate, GatedChunks, GatedKv};
 
-mod keeping;
+pub(crate) mod keeping;
 
 const TENANT: TenantId = TenantId::DEFAULT;
 const DOMAIN: DomainId = DomainId::new(TENANT.raw());

@@ -1,4 +1,5 @@
 //! Files of a session, over NFS.
+#![allow(clippy::panic)] // For tests.
 
 use nfs3_client::tokio::{TokioConnector, TokioIo};
 use nfs3_client::{Nfs3Connection, Nfs3ConnectionBuilder};

@@ -13,10 +13,11 @@ use bytes::Bytes;
 
 use super::Checker;
 use super::image::{View, Walk};
-use crate::image::Usage;
+use crate::image::{Body, Usage};
 use crate::keyspace::image::{self as keys, ImageKey};
 use crate::kv::{KeyRange, KvError};
 use crate::layers::{Base, ImageError, ImageScan, Item, LayerScan, Layers};
+use crate::record::block;
 use crate::record::entry::Entry;
 use crate::record::inode::InodeRecord;
 use crate::tree::Change;
@@ -187,6 +188,36 @@ impl Checker<'_> {
             }
         }
         Ok(true)
+    }
+
+    /// That the chunks are there which a session's own changes name, where its image cannot be read.
+    pub(super) async fn check_own_chunks(&mut self, walk: &Walk) -> Result<(), KvError> {
+        let (View::Layers(layers), Some(exists)) = (&walk.view, self.options.chunk_exists) else {
+            return Ok(());
+        };
+        let from = self.report.problems.len();
+        let mut scan = LayerScan::new(self.reader.kv(), layers.all());
+        loop {
+            let item = match scan.next().await {
+                Ok(Some(item)) => item,
+                Ok(None) => break,
+                Err(ImageError::Kv(error)) => return Err(error),
+                // Told where the layer is read.
+                Err(_) => continue,
+            };
+            let Item::Put(ImageKey::Block { inode, index }, _, value) = item else {
+                continue;
+            };
+            let block = block::decode(&value).map(|block| block.body);
+            if let Ok(Body::Chunk { id, .. }) = block
+                && !exists(walk.domain, id)
+            {
+                let what = format!("block {index} needs chunk {id}, which is missing or damaged");
+                self.inode_problem(walk, inode, what);
+                self.is_damaged = true;
+            }
+        }
+        self.name_paths(walk, from).await
     }
 
     /// Takes what an inode of the base uses off the sum.

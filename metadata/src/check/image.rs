@@ -50,7 +50,7 @@ pub(super) struct Walk {
     pub(super) view: View,
     pub(super) hasher: NameHasher,
     block_bytes: u64,
-    domain: DomainId,
+    pub(super) domain: DomainId,
     pub(super) flush: FlushRecord,
     /// First inode number that the workspace has not given out.
     numbers_end: u64,
@@ -110,7 +110,10 @@ impl Checker<'_> {
             let like = self.tree_of_commit(record).await?;
             let checked = self.check_tree(owner, (workspace, &tree), like).await?;
             if checked.is_none() {
-                return Ok(());
+                let layers = session_layers(id, record, workspace, tree);
+                let view = View::Layers(layers);
+                let walk = self.begin_walk(place, workspace, view).await?;
+                return self.check_own_chunks(&walk).await;
             }
         }
         let layers = session_layers(id, record, workspace, tree);

@@ -35,6 +35,12 @@ impl Default for ShiftedClock {
     }
 }
 
+impl ShiftedClock {
+    pub(crate) fn put_on(&self, seconds: u64) {
+        self.seconds.fetch_add(seconds, SeqCst);
+    }
+}
+
 impl Clock for ShiftedClock {
     fn wall(&self) -> Timestamp {
         self.inner.wall().plus_seconds(self.seconds.load(SeqCst))
@@ -61,7 +67,7 @@ impl Process {
     /// As `control`'s collector does before a collection: all that was not named within the hour, and
     /// each time more than an hour has passed.
     pub(super) async fn expire(self: Rc<Self>) {
-        self.clock.seconds.fetch_add(KEEP_SECONDS_MIN + 1, SeqCst);
+        self.clock.put_on(KEEP_SECONDS_MIN + 1);
         // What conflicts again and again is left for the next time.
         let Ok(mut expired) = self.store.expired(self.workspace.0).await else {
             return;

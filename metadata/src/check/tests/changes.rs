@@ -206,6 +206,20 @@ async fn uses_of_what_is_damaged_are_told() {
     }
     assert_eq!(report.uses_left_out, 0);
     world.chunks = chunks;
+    // A session's own changes are looked at also where its base cannot be read.
+    let file = world.make(InodeId::ROOT, b"own", None).await;
+    world.write(file, 0, Bytes::from(vec![7; 100_000])).await;
+    world.flush().await;
+    let id = later.id().unwrap();
+    let right = world.nodes.peek(id).unwrap();
+    world.nodes.damage(id, None);
+    let chunks = std::mem::take(&mut world.chunks);
+    let said = problems(&world.check().await);
+    let part = format!("session {}, inode {file} (\"own\"): block 0", world.session);
+    assert!(said.contains(&part), "{said}");
+    world.chunks = chunks;
+    let nodes: &dyn crate::tree::NodeStore = &*world.nodes;
+    nodes.put(id, right.bytes).await.unwrap();
     let id = root.id().unwrap();
     world.nodes.damage(id, None);
     let report = world.check().await;
