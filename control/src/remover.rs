@@ -1,4 +1,4 @@
-//! Removes workspaces that somebody asked to be removed: `docs/design/0008-retention.md`.
+//! Removes workspaces that somebody asked to be removed: `docs/design/0009-retention.md`.
 //!
 //! What is to be removed is in the metadata store, so that what was begun goes on after a restart,
 //! whichever process was asked.

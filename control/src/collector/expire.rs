@@ -1,5 +1,5 @@
 //! What the policies of workspaces let go: before a collection, on its task, so that no commit goes
-//! while references are read (`docs/design/0008-retention.md`).
+//! while references are read (`docs/design/0009-retention.md`).
 
 use base::{CommitId, WorkspaceId};
 use metadata::references::References;

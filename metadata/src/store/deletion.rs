@@ -1,4 +1,4 @@
-//! Removing workspaces: `docs/design/0008-retention.md` has the rules.
+//! Removing workspaces: `docs/design/0009-retention.md` has the rules.
 
 use base::{SessionId, TenantId, WorkspaceId};
 use bytes::Bytes;

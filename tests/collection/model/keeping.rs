@@ -1,5 +1,5 @@
 //! Commits that a policy lets go, sessions that are opened at commits, and the removal of the whole
-//! workspace: `docs/design/0008-retention.md`.
+//! workspace: `docs/design/0009-retention.md`.
 
 use std::collections::HashSet;
 use std::pin::Pin;

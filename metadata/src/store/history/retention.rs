@@ -1,5 +1,5 @@
 //! What a workspace keeps of its history, and removing the rest:
-//! `docs/design/0008-retention.md` has the rules.
+//! `docs/design/0009-retention.md` has the rules.
 
 use std::collections::{HashMap, HashSet};
 
