@@ -139,6 +139,28 @@ impl Client {
         self.call("POST", path, &Payload::Json(body)).map(drop)
     }
 
+    /// Sends `body` in place of `path`.
+    ///
+    /// # Errors
+    ///
+    /// The server refuses, or does not answer; it may have done it then.
+    pub fn put_json<T: Serialize, A: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &T,
+    ) -> Result<A, Failure> {
+        self.answer(&self.call("PUT", path, &Payload::Json(body))?)
+    }
+
+    /// Deletes `path`, and tells what came of it.
+    ///
+    /// # Errors
+    ///
+    /// The server refuses, or does not answer; it may have done it then.
+    pub fn delete_for<A: DeserializeOwned>(&self, path: &str) -> Result<A, Failure> {
+        self.answer(&self.call("DELETE", path, &Payload::<()>::Nothing)?)
+    }
+
     /// Puts `path` in place.
     ///
     /// # Errors

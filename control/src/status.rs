@@ -88,7 +88,7 @@ impl ApiError {
         Self::new(
             StatusCode::NOT_FOUND,
             "not-found",
-            "no such path: the API is under /v1/workspaces, /v1/sessions and /v1/gc",
+            "no such path: the API is under /v1/workspaces, /v1/sessions, /v1/tokens and /v1/gc",
         )
     }
 

@@ -3,11 +3,13 @@
 mod check;
 mod gc;
 mod history;
+mod keeping;
 mod keys;
 mod mount;
 mod reading;
 mod serve;
 mod session;
+mod token;
 mod workspace;
 
 use crate::cli::{Cli, Command, ServerArgs};
@@ -32,6 +34,8 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Ref(command) => history::refs(command, json),
         Command::Op(command) => history::operations(command, json),
         Command::Mount(mount) => mount::run(&mount, json),
+        Command::Pin(command) => keeping::pins(command, json),
+        Command::Token(command) => token::run(command, json),
         Command::Gc(gc) => gc::run(&gc, json),
         Command::Keys(command) => keys::run(command, json),
         Command::Check(check) => return check::run(&check, json),
