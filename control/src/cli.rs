@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::cli_history::{
     CheckpointArgs, DiffArgs, LogArgs, OpCommand, PublishArgs, RefCommand, ShowArgs,
 };
+use crate::cli_transfer::{ExportArgs, ImportArgs};
 use crate::settings::{DATA_DIR_DEFAULT, Given};
 use crate::units::Period;
 
@@ -51,6 +52,10 @@ pub enum Command {
     /// Show what was done to branches, tags and sessions, and undo it.
     #[command(subcommand)]
     Op(OpCommand),
+    /// Make a commit of a directory or a tar archive.
+    Import(ImportArgs),
+    /// Write what a version has to a directory or a tar archive.
+    Export(ExportArgs),
     /// Mount a session on a directory, or print how.
     Mount(Mount),
     /// Remove file content that nothing refers to. A server does that by itself, too, when space is

@@ -14,7 +14,7 @@ use crate::types::Problem;
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// How long a connection may take.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const CONNECT_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Largest answer, in bytes: a full page of the largest sessions.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
@@ -169,17 +169,37 @@ impl Client {
                 let message = format!("read the answer of {url}: {error}");
                 Failure::new(FailureKind::Retry, message)
             })?;
+        self.outcome(path, status, &answer)?;
+        Ok(answer)
+    }
+
+    /// Whether an answer says that all is well.
+    pub(crate) fn outcome(&self, path: &str, status: u16, answer: &[u8]) -> Result<(), Failure> {
         if (200..300).contains(&status) {
-            return Ok(answer);
+            return Ok(());
         }
-        let detail = match serde_json::from_slice::<Problem>(&answer) {
+        let detail = match serde_json::from_slice::<Problem>(answer) {
             Ok(problem) => problem.detail,
-            Err(_) => format!("{url} answers {status}: is this the address of a Holdfast API?"),
+            Err(_) => {
+                let base = &self.base;
+                format!("{base}{path} answers {status}: is this the address of a Holdfast API?")
+            }
         };
         Err(Failure::new(kind_of(status), detail))
     }
 
-    fn answer<A: DeserializeOwned>(&self, body: &[u8]) -> Result<A, Failure> {
+    /// Host and port of the server.
+    pub(crate) fn authority(&self) -> &str {
+        let rest = self.base.strip_prefix("http://").unwrap_or(&self.base);
+        rest.split('/').next().unwrap_or(rest)
+    }
+
+    /// What a call shows.
+    pub(crate) fn authorization(&self) -> &str {
+        &self.authorization
+    }
+
+    pub(crate) fn answer<A: DeserializeOwned>(&self, body: &[u8]) -> Result<A, Failure> {
         serde_json::from_slice(body).map_err(|error| {
             let base = &self.base;
             Failure::error(format_args!(

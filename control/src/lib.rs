@@ -3,12 +3,14 @@
 pub mod api;
 pub mod cli;
 pub mod cli_history;
+pub mod cli_transfer;
 pub mod client;
 mod collector;
 mod commands;
 pub mod data_dir;
 mod expiry;
 pub mod failure;
+mod files;
 pub mod history;
 mod logging;
 mod metrics;
@@ -17,6 +19,9 @@ mod output;
 pub mod server;
 pub mod settings;
 pub mod status;
+mod streaming;
+mod tar;
+pub mod transfer;
 pub mod types;
 pub mod units;
 

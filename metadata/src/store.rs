@@ -3,6 +3,7 @@
 mod grey;
 mod history;
 mod sessions;
+mod staging;
 mod tickets;
 mod workspaces;
 
@@ -12,6 +13,7 @@ pub use history::{
     OperationPosition, RefInfo, RefLogEntry, Walk,
 };
 pub use sessions::{ExpiredPage, ForkSession, OpenSession, Opened, SessionInfo, SessionPosition};
+pub use staging::STAGING_AGENT;
 pub use tickets::{NewTicket, TICKET_TEXT_BYTES, TicketInfo, token_prefix};
 pub use workspaces::{NewWorkspace, WorkspaceInfo};
 

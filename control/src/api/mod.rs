@@ -9,6 +9,7 @@ mod history;
 mod input;
 mod serving;
 mod sessions;
+mod transfer;
 mod workspaces;
 
 pub(crate) use serving::Serving;
@@ -38,6 +39,7 @@ pub struct ApiState {
     tasks: Tasks,
     target: MountTarget,
     draining: AtomicBool,
+    transfers: transfer::Limits,
 }
 
 impl ApiState {
@@ -57,6 +59,7 @@ impl ApiState {
             tasks,
             target,
             draining: AtomicBool::new(false),
+            transfers: transfer::Limits::default(),
         }
     }
 
@@ -155,6 +158,11 @@ pub fn router(state: Arc<ApiState>) -> Router {
             "/v1/sessions/{session}/publish",
             axum::routing::post(history::publish),
         )
+        .route(
+            "/v1/workspaces/{name}/import",
+            axum::routing::post(transfer::import),
+        )
+        .route("/v1/workspaces/{name}/export", get(transfer::export))
         .route("/v1/gc", get(gc::list).post(gc::start))
         .route("/v1/gc/{run}", get(gc::show))
         .fallback(async || ApiError::no_route())

@@ -7,6 +7,7 @@ mod keys;
 mod mount;
 mod serve;
 mod session;
+mod transfer;
 mod workspace;
 
 use crate::cli::{Cli, Command, ServerArgs};
@@ -26,6 +27,8 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Diff(args) => history::diff(&args, json),
         Command::Ref(command) => history::refs(command, json),
         Command::Op(command) => history::operations(command, json),
+        Command::Import(args) => transfer::import(args, json),
+        Command::Export(args) => transfer::export(args, json),
         Command::Mount(mount) => mount::run(&mount, json),
         Command::Gc(gc) => gc::run(&gc, json),
         Command::Keys(command) => keys::run(command, json),

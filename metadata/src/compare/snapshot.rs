@@ -158,6 +158,11 @@ impl Snapshot {
         FilePieces::new(self, record, block_bytes, range)
     }
 
+    /// The value of an image key, as it is stored.
+    pub(crate) async fn value(&self, key: &[u8]) -> Result<Option<Bytes>, SnapshotError> {
+        Ok(self.tree.get(self.root, key).await?)
+    }
+
     /// Attributes of an inode that something leads to.
     pub(super) async fn named(&self, inode: InodeId) -> Result<InodeRecord, SnapshotError> {
         let what = "has a name and no attributes";
