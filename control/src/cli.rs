@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::cli_history::{
     CheckpointArgs, DiffArgs, LogArgs, OpCommand, PublishArgs, RefCommand, ShowArgs,
 };
-use crate::cli_transfer::{ExportArgs, ImportArgs};
+use crate::cli_transfer::{BundleArgs, ExportArgs, ImportArgs, UnbundleArgs};
 use crate::settings::{DATA_DIR_DEFAULT, Given};
 use crate::units::Period;
 
@@ -56,6 +56,10 @@ pub enum Command {
     Import(ImportArgs),
     /// Write what a version has to a directory or a tar archive.
     Export(ExportArgs),
+    /// Write commits, branches and tags of a workspace to one file, for another installation.
+    Bundle(BundleArgs),
+    /// Take in what a bundle has.
+    Unbundle(UnbundleArgs),
     /// Mount a session on a directory, or print how.
     Mount(Mount),
     /// Remove file content that nothing refers to. A server does that by itself, too, when space is

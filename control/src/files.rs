@@ -7,7 +7,7 @@ mod pack;
 mod unpack;
 
 pub(crate) use pack::{Packed, pack};
-pub(crate) use unpack::{Options, Unpacked, unpack};
+pub(crate) use unpack::{Options, Unpacked, unpack, unreadable};
 
 use std::io::IsTerminal;
 use std::path::Path;

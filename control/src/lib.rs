@@ -1,6 +1,7 @@
 //! The control API, the server's assembly and the `holdfast` command line.
 
 pub mod api;
+mod bundle;
 pub mod cli;
 pub mod cli_history;
 pub mod cli_transfer;

@@ -1,6 +1,6 @@
 //! What commands print: results on standard output, failures on standard error.
 
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
 
 use serde::Serialize;
 
@@ -46,6 +46,13 @@ pub(crate) fn failure(failure: &Failure, json: bool) {
 /// Prints a note that is no result.
 pub(crate) fn note(line: &str) {
     drop(write(&mut std::io::stderr().lock(), &harmless(line)));
+}
+
+/// Shows what is done now, for terminals only.
+pub(crate) fn progress_note(line: &str) {
+    if std::io::stderr().is_terminal() {
+        progress(line);
+    }
 }
 
 /// Shows how far something is, in place of what was shown before; only for terminals.

@@ -14,7 +14,7 @@ use base::Timestamp;
 use metadata::stat::Device;
 
 pub(crate) use read::Reader;
-pub(crate) use write::{END, header, padding};
+pub(crate) use write::{END, about, header, padding};
 
 /// What an archive is made of, in bytes.
 const BLOCK: usize = 512;
@@ -33,6 +33,12 @@ pub(crate) const EXTENTS_MAX: usize = 1 << 16;
 
 /// Key of the pax record that tells a socket.
 const KIND_KEY: &str = "HOLDFAST.kind";
+
+/// Key of the pax record that tells [`Kind::Kept`].
+const KEEP_KEY: &str = "HOLDFAST.keep";
+
+/// Key of the record of a pax global header that says what the commit is to say, in JSON.
+const ABOUT_KEY: &str = "HOLDFAST.about";
 
 /// Something that an archive holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,6 +67,8 @@ pub(crate) enum Kind {
         /// Bytes, holes included.
         size: u64,
     },
+    /// What the version before has at this path, attributes and all; no directory.
+    Kept,
     /// A directory.
     Directory,
     /// A symbolic link to this.
@@ -209,6 +217,7 @@ mod tests {
             device.prop_map(Kind::BlockDevice),
             Just(Kind::Fifo),
             Just(Kind::Socket),
+            Just(Kind::Kept),
         ]
     }
 

@@ -34,6 +34,9 @@ pub struct Counts {
     pub others: u64,
     /// Bytes of content, without holes.
     pub bytes: u64,
+    /// What was kept of the version before.
+    #[serde(default)]
+    pub kept: u64,
     /// Extended attributes and the like, which are not kept.
     pub ignored: u64,
 }
@@ -42,6 +45,6 @@ impl Counts {
     /// Everything that has a name.
     #[must_use]
     pub fn names(&self) -> u64 {
-        self.files + self.directories + self.symlinks + self.links + self.others
+        self.files + self.directories + self.symlinks + self.links + self.others + self.kept
     }
 }

@@ -670,12 +670,12 @@ mod tests {
             USAGE,
             &["branch"],
         );
-        let message = "x".repeat(20_000);
+        let message = "x".repeat(40_000);
         fails(
             &["import", text(&good), "-m", &message],
             &dir,
             USAGE,
-            &["too long"],
+            &["message", "32 KiB"],
         );
         fails(
             &["export", "none", text(&place.path().join("x"))],
@@ -866,6 +866,51 @@ mod tests {
         assert_eq!(fs::read(out.join("d/large")).unwrap(), [3; 1_000_000]);
         server.kill();
         is_sound(&dir);
+    }
+
+    #[test]
+    fn slow_imports_and_collections_do_not_mind_each_other() {
+        let place = tempfile::tempdir().unwrap();
+        let dir = place.path().join("data");
+        let server = Server::start("up", &dir);
+        let mut slow = Upload::begin(&server, "");
+        let archive = tar(&[file(b"first", &noise()), file(b"second", &noise()[5..])]);
+        let (begin, rest) = archive.split_at(2_000_000);
+        slow.send(begin);
+        // What has come is flushed after a while, and refers to its chunks from then on.
+        slow.wait_until(&dir, |session| {
+            session["used_bytes"].as_u64().unwrap() > 1_000_000
+        });
+        let collected = json(&["gc"], &dir);
+        assert_eq!(collected["state"], "done", "{collected}");
+        assert!(
+            collected["live_chunks"].as_u64().unwrap() >= 15,
+            "{collected}"
+        );
+        let answer = slow.end(rest);
+        assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
+        json(&["gc"], &dir);
+        let out = place.path().join("out");
+        export(&dir, "main", &out, &[]);
+        assert_eq!(fs::read(out.join("first")).unwrap(), noise());
+        assert_eq!(fs::read(out.join("second")).unwrap(), noise()[5..]);
+        server.kill();
+        is_sound(&dir);
+    }
+
+    #[test]
+    fn who_sends_much_hears_why_it_is_refused() {
+        let place = tempfile::tempdir().unwrap();
+        let dir = place.path().join("data");
+        let server = Server::start("up", &dir);
+        let bad = place.path().join("bad.tar");
+        let archive = File::create(&bad).unwrap();
+        archive
+            .write_all_at(&tar(&[file(b"a/../b", b"x")]), 0)
+            .unwrap();
+        archive.set_len(256 << 20).unwrap();
+        fails(&["import", text(&bad)], &dir, USAGE, &["a/../b", "'..'"]);
+        drop(server);
     }
 
     #[test]

@@ -12,6 +12,7 @@
 //! A path is here once. A directory may come again, for its attributes; whatever else comes to a
 //! path that is taken is refused, and so is what would lead out of the tree.
 
+mod keep;
 mod objects;
 mod paths;
 
@@ -34,6 +35,8 @@ use crate::session::{Fence, FlushBatch, FlushError, Owned};
 use crate::stat::{Device, FileKind};
 use crate::store::{Store, StoreError};
 use crate::tree::TreeError;
+
+pub use keep::Keeping;
 
 use objects::Held;
 use paths::{DirCache, split};

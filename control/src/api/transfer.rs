@@ -110,6 +110,8 @@ pub(super) struct ImportTo {
 #[serde(deny_unknown_fields)]
 pub(super) struct ExportOf {
     version: Option<String>,
+    /// A version: what it has as well is not sent, but told to be kept.
+    since: Option<String>,
 }
 
 /// What an archive tells.
@@ -183,8 +185,7 @@ fn planned(workspace: String, to: &ImportTo) -> Result<(Plan, Checkpoint), ApiEr
     };
     let about = match to.about.as_deref() {
         None => Checkpoint::default(),
-        Some(text) => serde_json::from_str(text)
-            .map_err(|error| ApiError::invalid(format!("about: {error}")))?,
+        Some(text) => about_of(text)?,
     };
     let plan = Plan {
         workspace,
@@ -192,6 +193,11 @@ fn planned(workspace: String, to: &ImportTo) -> Result<(Plan, Checkpoint), ApiEr
         parents,
     };
     Ok((plan, about))
+}
+
+fn about_of(text: &str) -> Result<Checkpoint, ApiError> {
+    let read = serde_json::from_str(text);
+    read.map_err(|error| ApiError::invalid(format!("about: {error}")))
 }
 
 /// What an archive comes from.
@@ -220,15 +226,18 @@ async fn import_now(
     let read = reading.await;
     let outcome = match (taken, read) {
         (Err(error), _) => Err(error.into()),
-        (Ok(()), Ok(Ok(ignored))) => {
-            counts.ignored = ignored;
-            Ok(())
+        (Ok(()), Ok(Ok(said))) => {
+            counts.ignored = said.ignored;
+            match said.about.as_deref() {
+                Some(text) => about_of(text),
+                None => Ok(about),
+            }
         }
         (Ok(()), Ok(Err(error))) => Err(refused(&error)),
         (Ok(()), Err(_)) => Err(ApiError::not_ready("the archive was not read to its end")),
     };
     match outcome {
-        Ok(()) => Ok((importing.finish(about.into()).await?, counts)),
+        Ok(about) => Ok((importing.finish(about.into()).await?, counts)),
         Err(error) => {
             importing.give_up().await;
             Err(error)
@@ -285,28 +294,39 @@ async fn drain(stream: &mut BodyDataStream, clock: &dyn Clock) {
     }
 }
 
-/// Reads an archive. Gives how many records say what is not kept.
-fn read(from: impl Read, to: &mpsc::Sender<Event>) -> Result<u64, TarError> {
+/// What an archive says beside its members: how many records say what is not kept, and what the
+/// commit is to say.
+#[derive(Debug, Default)]
+struct Said {
+    ignored: u64,
+    about: Option<String>,
+}
+
+/// Reads an archive.
+fn read(from: impl Read, to: &mpsc::Sender<Event>) -> Result<Said, TarError> {
     let mut reader = tar::Reader::new(from);
     // Nobody takes what is found once something failed there.
     let tell = |event| to.blocking_send(event).is_ok();
     while let Some(member) = reader.next()? {
         let is_file = matches!(member.kind, Kind::File { .. });
         if !tell(Event::Member(Box::new(member))) {
-            return Ok(0);
+            return Ok(Said::default());
         }
         if is_file {
             while let Some((offset, data)) = reader.data()? {
                 if !tell(Event::Data(offset, data)) {
-                    return Ok(0);
+                    return Ok(Said::default());
                 }
             }
             if !tell(Event::End) {
-                return Ok(0);
+                return Ok(Said::default());
             }
         }
     }
-    Ok(reader.ignored())
+    Ok(Said {
+        ignored: reader.ignored(),
+        about: reader.about().map(str::to_owned),
+    })
 }
 
 /// Takes in what is found until there is no more.
@@ -359,6 +379,10 @@ async fn member_in(
             counts.files += 1;
             return importing.file(path, with, size).await;
         }
+        Kind::Kept => {
+            counts.kept += 1;
+            return importing.keep(path).await;
+        }
         Kind::Directory => {
             counts.directories += 1;
             return importing.directory(path, with).await;
@@ -392,7 +416,9 @@ pub(super) async fn export(
     let permit = permit.map_err(|_| busy("exports", EXPORTS_MAX))?;
     let version = of.version.as_deref().unwrap_or("main");
     let gateway = &state.counted.gateway;
-    let exporting = gateway.begin_export(tenant, &workspace, version).await?;
+    let since = of.since.as_deref();
+    let exporting = gateway.begin_export(tenant, &workspace, version, since);
+    let exporting = exporting.await?;
     let commit = exporting.commit().id.to_string();
     let (to, from) = mpsc::channel::<Result<Bytes, std::io::Error>>(PIECES_MAX);
     let sending = Sending {
@@ -467,7 +493,7 @@ impl Sending {
     async fn one(&mut self, exporting: &Exporting, found: Found) -> Result<(), Broken> {
         let record = &found.record;
         let extents = match (&found.link_to, record.stat.kind) {
-            (None, FileKind::File) => extents_of(exporting, record).await?,
+            (None, FileKind::File) if !found.is_kept => extents_of(exporting, record).await?,
             _ => Vec::new(),
         };
         let target = match record.stat.kind {
@@ -547,6 +573,7 @@ impl Sending {
 fn member_of(found: &Found, target: &Bytes) -> Member {
     let stat = &found.record.stat;
     let kind = match (&found.link_to, stat.kind) {
+        _ if found.is_kept => Kind::Kept,
         (Some(first), _) => Kind::Link(first.clone()),
         (None, FileKind::File) => Kind::File { size: stat.size },
         (None, FileKind::Directory) => Kind::Directory,

@@ -1,7 +1,9 @@
 //! What each command does.
 
+mod bundle;
 mod check;
 mod gc;
+mod git;
 mod history;
 mod keys;
 mod mount;
@@ -29,6 +31,8 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Op(command) => history::operations(command, json),
         Command::Import(args) => transfer::import(args, json),
         Command::Export(args) => transfer::export(args, json),
+        Command::Bundle(args) => bundle::bundle(args, json),
+        Command::Unbundle(args) => bundle::unbundle(args, json),
         Command::Mount(mount) => mount::run(&mount, json),
         Command::Gc(gc) => gc::run(&gc, json),
         Command::Keys(command) => keys::run(command, json),

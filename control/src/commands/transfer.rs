@@ -15,11 +15,8 @@ use crate::failure::{Failure, FailureKind};
 use crate::files::{Options, Packed, Progress, Unpacked, pack, shown_bytes, unpack};
 use crate::history::{Checkpoint, short};
 use crate::output;
-use crate::tar::{Kind, Reader};
+use crate::tar::{self, Kind, Reader};
 use crate::transfer::{Counts, Imported};
-
-/// Longest path of a call, in bytes: less than the server takes as the head of a request.
-const CALL_BYTES_MAX: usize = 12 * 1024;
 
 /// Bytes copied at a time.
 const COPY_BYTES: usize = 256 * 1024;
@@ -33,18 +30,16 @@ enum Form {
 }
 
 pub(super) fn import(args: ImportArgs, json: bool) -> Result<(), Failure> {
+    if args.git {
+        return super::git::import(&args, json);
+    }
     let about = Checkpoint::from(args.about);
     let about = serde_json::to_string(&about).unwrap_or_default();
     let call = format!(
-        "/v1/workspaces/{}/import?branch={}&about={}",
+        "/v1/workspaces/{}/import?branch={}",
         escape(&args.workspace),
-        escape(&args.branch),
-        escape(&about)
+        escape(&args.branch)
     );
-    if call.len() > CALL_BYTES_MAX {
-        let message = "the message and the pairs are too long for an import: shorten them";
-        return Err(Failure::new(FailureKind::Usage, message));
-    }
     let client = client(&args.server)?;
     let path = args.path;
     let is_dir = path.is_dir();
@@ -55,6 +50,7 @@ pub(super) fn import(args: ImportArgs, json: bool) -> Result<(), Failure> {
     let (tell, told) = std::sync::mpsc::sync_channel(1);
     let imported: Imported = client.upload(&call, move |to| {
         let mut progress = Progress::new("sent");
+        put(to, &tar::about(&about))?;
         let packed = if is_dir {
             pack(&path, to, &mut progress)?
         } else {
@@ -88,6 +84,12 @@ pub(super) fn import(args: ImportArgs, json: bool) -> Result<(), Failure> {
         lines.push(format!("{ignored} extended attributes were left out"));
     }
     output::text(&lines.join("\n"))
+}
+
+/// Sends a part of an archive.
+pub(super) fn put(to: &mut dyn Write, bytes: &[u8]) -> Result<(), Failure> {
+    let sent = to.write_all(bytes);
+    sent.map_err(|error| Failure::io("send the archive", &error))
 }
 
 fn is_standard(path: &Path) -> bool {
@@ -141,13 +143,15 @@ fn send(path: &Path, to: &mut dyn Write, progress: &mut Progress) -> Result<(), 
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(failed(&error)),
         };
-        let sent = to.write_all(buffer.get(..read).unwrap_or_default());
-        sent.map_err(|error| Failure::io("send the archive", &error))?;
+        put(to, buffer.get(..read).unwrap_or_default())?;
         progress.add(read);
     }
 }
 
 pub(super) fn export(args: ExportArgs, json: bool) -> Result<(), Failure> {
+    if args.git {
+        return super::git::export(&args, json);
+    }
     let client = client(&args.server)?;
     let call = format!(
         "/v1/workspaces/{}/export?version={}",
@@ -288,7 +292,7 @@ impl Target {
 }
 
 /// A name in the same directory, for what is not complete.
-fn beside(dest: &Path) -> Result<PathBuf, Failure> {
+pub(super) fn beside(dest: &Path) -> Result<PathBuf, Failure> {
     let Some(name) = dest.file_name() else {
         let message = format!("{} has no name: name a directory", dest.display());
         return Err(Failure::new(FailureKind::Usage, message));
@@ -299,7 +303,7 @@ fn beside(dest: &Path) -> Result<PathBuf, Failure> {
     Ok(dest.with_file_name(partial))
 }
 
-fn put_in_place(partial: &Path, dest: &Path, force: bool) -> Result<(), Failure> {
+pub(super) fn put_in_place(partial: &Path, dest: &Path, force: bool) -> Result<(), Failure> {
     let flags = if force {
         RenameFlags::empty()
     } else {
@@ -350,7 +354,7 @@ fn archive(
 }
 
 /// Copies an archive, and makes sure that it is whole.
-fn copy(
+pub(super) fn copy(
     from: &mut dyn Read,
     to: &mut dyn Write,
     progress: &mut Progress,
@@ -379,6 +383,7 @@ fn copy(
                 counts.files += 1;
                 counts.bytes += size;
             }
+            Kind::Kept => counts.kept += 1,
             Kind::Directory => counts.directories += 1,
             Kind::Symlink(_) => counts.symlinks += 1,
             Kind::Link(_) => counts.links += 1,

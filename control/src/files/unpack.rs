@@ -330,6 +330,11 @@ impl<'a> Unpacker<'a> {
         }
         match &member.kind {
             Kind::Directory => Ok(()),
+            Kind::Kept => {
+                let message =
+                    "the archive leaves out what another version has; nothing of it was made";
+                Err(Failure::error(message))
+            }
             Kind::File { size } => {
                 self.unpacked.counts.files += 1;
                 self.file(name, *size, with, from)

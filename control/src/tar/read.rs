@@ -6,8 +6,8 @@ use base::Timestamp;
 use metadata::stat::Device;
 
 use super::{
-    BLOCK, BLOCK_U64, EXTENSION_BYTES_MAX, EXTENTS_MAX, Extent, KIND_KEY, Kind, Member,
-    PATH_BYTES_MAX, TarError, pax,
+    ABOUT_KEY, BLOCK, BLOCK_U64, EXTENSION_BYTES_MAX, EXTENTS_MAX, Extent, KEEP_KEY, KIND_KEY,
+    Kind, Member, PATH_BYTES_MAX, TarError, pax,
 };
 
 /// Content given at a time, in bytes.
@@ -32,6 +32,7 @@ pub(crate) struct Reader<R> {
     path: Option<Vec<u8>>,
     /// Records that say what files here do not have.
     ignored: u64,
+    about: Option<String>,
 }
 
 /// What pax headers and long names say of the next member.
@@ -45,6 +46,8 @@ struct Records {
     mtime: Option<Timestamp>,
     atime: Option<Timestamp>,
     is_socket: bool,
+    is_kept: bool,
+    about: Option<String>,
     sparse: Sparse,
 }
 
@@ -68,7 +71,13 @@ impl<R: Read> Reader<R> {
             padding: 0,
             path: None,
             ignored: 0,
+            about: None,
         }
+    }
+
+    /// What the commit is to say, if the archive tells it.
+    pub(crate) fn about(&self) -> Option<&str> {
+        self.about.as_deref()
     }
 
     /// What it is read from.
@@ -108,6 +117,8 @@ impl<R: Read> Reader<R> {
                     let bytes = self.extension(raw.size)?;
                     let mut global = std::mem::take(&mut self.global);
                     global.read(&bytes)?;
+                    // Of the archive, not of its members.
+                    self.about = global.about.take().or(self.about.take());
                     self.global = global.clone();
                     records = global;
                 }
@@ -216,34 +227,13 @@ impl<R: Read> Reader<R> {
         }
         let target = records.target.unwrap_or(raw.target);
         let stored = records.size.unwrap_or(raw.size);
-        let mut is_file = false;
+        let (is_socket, is_kept) = (records.is_socket, records.is_kept);
         let kind = match raw.flag {
-            // Old archives have no other sign of a directory.
-            b'0' | 0 if path.last() == Some(&b'/') && stored == 0 => Kind::Directory,
-            b'0' | 0 if records.is_socket => Kind::Socket,
-            b'0' | 0 | b'7' | b'S' => {
-                is_file = true;
-                Kind::File { size: stored }
-            }
-            b'1' => Kind::Link(target),
-            b'2' if target.len() > TARGET_BYTES_MAX => {
-                let why = format!("the link's target has more than {TARGET_BYTES_MAX} bytes");
-                return Err(refuse(why));
-            }
-            b'2' => Kind::Symlink(target),
-            b'3' => Kind::CharDevice(raw.device),
-            b'4' => Kind::BlockDevice(raw.device),
-            b'5' => Kind::Directory,
-            b'6' => Kind::Fifo,
-            other => {
-                let other = char::from(other).escape_default();
-                let why = format!(
-                    "it is of kind '{other}', which is not known here: pack it again with \
-                     `tar --format=pax`"
-                );
-                return Err(refuse(why));
-            }
+            b'0' | 0 if is_socket => Kind::Socket,
+            b'0' | 0 if is_kept => Kind::Kept,
+            flag => kind_of(flag, &path, (stored, target), raw.device).map_err(refuse)?,
         };
+        let is_file = matches!(kind, Kind::File { .. });
         let id = |said: Option<u64>, raw: u64| {
             let id = u32::try_from(said.unwrap_or(raw));
             id.map_err(|_| refuse("its owner or group is no number of 32 bits".into()))
@@ -251,7 +241,11 @@ impl<R: Read> Reader<R> {
         let (uid, gid) = (id(records.uid, raw.uid)?, id(records.gid, raw.gid)?);
         // How a directory says that it is one.
         let slashes = if kind == Kind::Directory {
-            path.iter().skip(1).rev().take_while(|byte| **byte == b'/').count()
+            path.iter()
+                .skip(1)
+                .rev()
+                .take_while(|byte| **byte == b'/')
+                .count()
         } else {
             0
         };
@@ -407,6 +401,38 @@ impl<R: Read> Reader<R> {
     }
 }
 
+/// What a flag says, and a path that ends as only those of directories do.
+fn kind_of(
+    flag: u8,
+    path: &[u8],
+    (stored, target): (u64, Vec<u8>),
+    device: Device,
+) -> Result<Kind, String> {
+    Ok(match flag {
+        // Old archives have no other sign of a directory.
+        b'0' | 0 if path.last() == Some(&b'/') && stored == 0 => Kind::Directory,
+        b'0' | 0 | b'7' | b'S' => Kind::File { size: stored },
+        b'1' => Kind::Link(target),
+        b'2' if target.len() > TARGET_BYTES_MAX => {
+            return Err(format!(
+                "the link's target has more than {TARGET_BYTES_MAX} bytes"
+            ));
+        }
+        b'2' => Kind::Symlink(target),
+        b'3' => Kind::CharDevice(device),
+        b'4' => Kind::BlockDevice(device),
+        b'5' => Kind::Directory,
+        b'6' => Kind::Fifo,
+        other => {
+            return Err(format!(
+                "it is of kind '{}', which is not known here: pack it again with \
+                 `tar --format=pax`",
+                char::from(other).escape_default()
+            ));
+        }
+    })
+}
+
 /// A block of a map.
 struct Lines {
     block: [u8; BLOCK],
@@ -460,6 +486,11 @@ impl Records {
                 b"GNU.sparse.name" => self.sparse.name = some(value),
                 b"GNU.sparse.realsize" | b"GNU.sparse.size" => self.sparse.size = whole()?,
                 b"GNU.sparse.map" => self.sparse.map = Some(short_map(value).ok_or_else(wrong)?),
+                _ if key == KEEP_KEY.as_bytes() => self.is_kept = value == b"1",
+                _ if key == ABOUT_KEY.as_bytes() => {
+                    let text = std::str::from_utf8(value).map_err(|_| wrong())?;
+                    self.about = Some(text.to_owned());
+                }
                 _ if key == KIND_KEY.as_bytes() => self.is_socket = value == b"socket",
                 _ if key.starts_with(b"SCHILY.") || key.starts_with(b"LIBARCHIVE.xattr") => {
                     ignored += 1;

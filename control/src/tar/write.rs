@@ -1,6 +1,6 @@
 //! Writing headers.
 
-use super::{BLOCK, BLOCK_U64, Extent, KIND_KEY, Kind, Member, pax};
+use super::{ABOUT_KEY, BLOCK, BLOCK_U64, Extent, KEEP_KEY, KIND_KEY, Kind, Member, pax};
 
 /// What an archive ends with.
 pub(crate) const END: [u8; 2 * BLOCK] = [0; 2 * BLOCK];
@@ -78,6 +78,9 @@ pub(crate) fn header(member: &Member, extents: &[Extent]) -> Vec<u8> {
     if member.kind == Kind::Socket {
         pax::push(&mut records, KIND_KEY, b"socket");
     }
+    if member.kind == Kind::Kept {
+        pax::push(&mut records, KEEP_KEY, b"1");
+    }
     let mut bytes = Vec::with_capacity(4 * BLOCK);
     if !records.is_empty() {
         let length = length_of(&records);
@@ -88,6 +91,19 @@ pub(crate) fn header(member: &Member, extents: &[Extent]) -> Vec<u8> {
     }
     bytes.extend_from_slice(&fields(member, &path, target, size).encode());
     bytes.extend(map.unwrap_or_default());
+    bytes
+}
+
+/// A header before all others: what the commit is to say, in JSON.
+pub(crate) fn about(json: &str) -> Vec<u8> {
+    let mut records = Vec::new();
+    pax::push(&mut records, ABOUT_KEY, json.as_bytes());
+    let length = length_of(&records);
+    let mut bytes = Fields::new(b"PaxHeaders/about", b'g', length)
+        .encode()
+        .to_vec();
+    bytes.extend_from_slice(&records);
+    bytes.extend_from_slice(padding(length));
     bytes
 }
 
@@ -140,7 +156,7 @@ struct Fields<'a> {
 fn fields<'a>(member: &'a Member, path: &'a [u8], target: &'a [u8], size: u64) -> Fields<'a> {
     let none = (0, 0);
     let (flag, device) = match &member.kind {
-        Kind::File { .. } | Kind::Socket => (b'0', none),
+        Kind::File { .. } | Kind::Kept | Kind::Socket => (b'0', none),
         Kind::Link(_) => (b'1', none),
         Kind::Symlink(_) => (b'2', none),
         Kind::CharDevice(device) => (b'3', (device.major, device.minor)),

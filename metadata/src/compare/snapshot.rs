@@ -176,7 +176,7 @@ impl Snapshot {
     }
 
     /// Blocks `first..=last` of a file.
-    pub(super) fn blocks(&self, inode: InodeId, first: u32, last: u32) -> Scan {
+    pub(crate) fn blocks(&self, inode: InodeId, first: u32, last: u32) -> Scan {
         let range = keys::blocks(inode, first, last);
         self.tree.scan(self.root, &range)
     }

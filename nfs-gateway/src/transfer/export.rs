@@ -11,6 +11,7 @@ use metadata::compare::{FilePieces, PATH_BYTES_MAX, Snapshot, SnapshotError, Sou
 use metadata::image::NameHasher;
 use metadata::record::entry::Entry;
 use metadata::record::inode::InodeRecord;
+use metadata::stat::FileKind;
 use metadata::store::CommitInfo;
 use metadata::tree::Root;
 
@@ -33,6 +34,8 @@ pub struct Exporting {
     domain: Domain,
     path: Vec<u8>,
     levels: Vec<Level>,
+    /// What is the same in this version is told to be.
+    since: Option<Snapshot>,
     /// The root was told.
     has_begun: bool,
     /// Something has further names, which the second walk tells.
@@ -50,12 +53,17 @@ pub struct Found {
     pub record: InodeRecord,
     /// For a further name: the path under which it was told before.
     pub link_to: Option<Vec<u8>>,
+    /// It is the same, with all its attributes and content, in the version that was given to compare
+    /// with. Never for directories.
+    pub is_kept: bool,
 }
 
 /// A directory that is being read.
 #[derive(Debug)]
 struct Level {
     dir: InodeId,
+    /// The directory at the same path in the version that is compared with.
+    since: Option<InodeId>,
     /// Length of its path.
     path: usize,
     page: VecDeque<(Name, Entry, InodeRecord)>,
@@ -64,7 +72,7 @@ struct Level {
 }
 
 impl Gateway {
-    /// Begins to read what a version of a workspace has.
+    /// Begins to read what a version of a workspace has. What `since` has as well is told to be kept.
     ///
     /// # Errors
     ///
@@ -74,14 +82,23 @@ impl Gateway {
         tenant: TenantId,
         workspace: &str,
         version: &str,
+        since: Option<&str>,
     ) -> Result<Exporting, TransferError> {
         let workspace = self.store.workspace_by_name(tenant, workspace).await?;
         let commit = self.store.resolve_version(workspace.id, version).await?;
         let tree = self.tree(tenant, &workspace.record).await?;
         let hasher = NameHasher::new(workspace.record.name_key);
-        let root = Root::from_bytes(*commit.record.tree.as_bytes());
+        let of = |commit: &CommitInfo| {
+            let root = Root::from_bytes(*commit.record.tree.as_bytes());
+            Snapshot::new(tree.clone(), hasher.clone(), root)
+        };
+        let since = match since {
+            Some(since) => Some(of(&self.store.resolve_version(workspace.id, since).await?)),
+            None => None,
+        };
         Ok(Exporting {
-            snapshot: Snapshot::new(tree, hasher, root),
+            snapshot: of(&commit),
+            since,
             commit,
             block_bytes: workspace.record.block_bytes,
             chunks: Arc::clone(&self.chunks),
@@ -99,9 +116,10 @@ impl Gateway {
 }
 
 impl Level {
-    fn new(dir: InodeId, path: usize) -> Self {
+    fn new(dir: InodeId, path: usize, since: Option<InodeId>) -> Self {
         Self {
             dir,
+            since,
             path,
             page: VecDeque::new(),
             after: None,
@@ -129,13 +147,14 @@ impl Exporting {
     pub async fn next(&mut self) -> Result<Option<Found>, TransferError> {
         if !self.has_begun {
             self.has_begun = true;
-            self.levels.push(Level::new(InodeId::ROOT, 0));
+            self.enter_root();
             let root = self.snapshot.attributes(InodeId::ROOT).await?;
             let record = root.ok_or_else(|| damaged(InodeId::ROOT, "is missing"))?;
             return Ok(Some(Found {
                 path: Vec::new(),
                 record,
                 link_to: None,
+                is_kept: false,
             }));
         }
         loop {
@@ -144,12 +163,16 @@ impl Exporting {
                     return Ok(None);
                 }
                 self.is_second = true;
-                self.levels.push(Level::new(InodeId::ROOT, 0));
+                self.enter_root();
                 continue;
             };
             let is_dir = record.stat.is_dir();
+            let before = self.before(&name).await?;
             if is_dir {
-                self.levels.push(Level::new(entry.inode, self.path.len()));
+                let before = before.filter(|before| before.kind == FileKind::Directory);
+                let before = before.map(|before| before.inode);
+                let level = Level::new(entry.inode, self.path.len(), before);
+                self.levels.push(level);
             }
             let is_first = record.link.as_ref() == Some(&(dir, name));
             if !is_dir && !is_first {
@@ -160,7 +183,60 @@ impl Exporting {
                     return Ok(Some(self.found(record, Some(first))));
                 }
             } else if !self.is_second {
-                return Ok(Some(self.found(record, None)));
+                let mut found = self.found(record, None);
+                if !is_dir && let Some(before) = before {
+                    found.is_kept = self.is_same(&found.record, before.inode).await?;
+                }
+                return Ok(Some(found));
+            }
+        }
+    }
+
+    fn enter_root(&mut self) {
+        let since = self.since.as_ref().map(|_| InodeId::ROOT);
+        self.levels.push(Level::new(InodeId::ROOT, 0, since));
+    }
+
+    /// What the version that is compared with has under a name of the current directory.
+    async fn before(&self, name: &Name) -> Result<Option<Entry>, TransferError> {
+        let dir = self.levels.last().and_then(|level| level.since);
+        match (&self.since, dir) {
+            (Some(since), Some(dir)) if !self.is_second => {
+                Ok(since.entry(dir, name.as_bytes()).await?)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether something is there with the same attributes and content. What has several names is
+    /// told anew: its other names are told after it.
+    async fn is_same(&self, record: &InodeRecord, before: InodeId) -> Result<bool, TransferError> {
+        let Some(since) = &self.since else {
+            return Ok(false);
+        };
+        let Some(old) = since.attributes(before).await? else {
+            return Ok(false);
+        };
+        let what = |record: &InodeRecord| {
+            let stat = record.stat;
+            (
+                (stat.kind, stat.mode, stat.uid, stat.gid, stat.nlink),
+                (stat.size, stat.used, stat.device, stat.atime, stat.mtime),
+                record.inline.clone(),
+            )
+        };
+        if what(record) != what(&old) || record.stat.nlink != 1 {
+            return Ok(false);
+        }
+        let mut pieces = self.pieces(record, 0..u64::MAX);
+        let mut others = since.read(&old, self.block_bytes, 0..u64::MAX);
+        loop {
+            let (piece, other) = (pieces.next().await?, others.next().await?);
+            if piece != other {
+                return Ok(false);
+            }
+            if piece.is_none() {
+                return Ok(true);
             }
         }
     }
@@ -170,6 +246,7 @@ impl Exporting {
             path: self.path.clone(),
             record,
             link_to,
+            is_kept: false,
         }
     }
 

@@ -72,6 +72,8 @@ pub struct Importing {
     /// What the branch had when the import began.
     head: Option<CommitId>,
     parents: Vec<CommitId>,
+    /// The parents were said: a commit is made whatever it changes.
+    is_told: bool,
     tree: Tree,
     domain: Domain,
     import: Import,
@@ -147,6 +149,7 @@ impl Gateway {
             },
             None => None,
         };
+        let is_told = plan.parents.is_some();
         let parents = plan.parents.unwrap_or(head.into_iter().collect());
         let tree = self.tree(tenant, &workspace.record).await?;
         let hasher = NameHasher::new(workspace.record.name_key);
@@ -173,6 +176,7 @@ impl Gateway {
             branch: plan.branch,
             head,
             parents,
+            is_told,
             tree,
             domain,
             import,
@@ -221,6 +225,27 @@ impl Importing {
     /// See [`TransferError`].
     pub async fn link(&mut self, path: &[u8], target: &[u8]) -> Result<(), TransferError> {
         self.import.link(path, target).await?;
+        self.made_one().await
+    }
+
+    /// What the parent has at this path, which is no directory.
+    ///
+    /// # Errors
+    ///
+    /// See [`TransferError`].
+    pub async fn keep(&mut self, path: &[u8]) -> Result<(), TransferError> {
+        let (chunks, domain) = (Arc::clone(&self.gateway.chunks), self.domain.id);
+        if let Some(mut keeping) = self.import.keep(path).await? {
+            loop {
+                // The hold is there before anything is touched.
+                self.batch();
+                let touch = |id| chunks.touch(domain, id);
+                if !self.import.keep_blocks(&mut keeping, touch).await? {
+                    break;
+                }
+                self.flush().await?;
+            }
+        }
         self.made_one().await
     }
 
@@ -454,8 +479,7 @@ impl Importing {
         };
         let before = first.as_ref().map(root_of);
         let commit = match first {
-            // The same commit on another branch is a commit all the same.
-            Some(commit) if before == Some(root) && self.head == Some(commit.id) => {
+            Some(commit) if before == Some(root) && !self.is_told => {
                 return Ok(Imported {
                     commit,
                     is_new: false,
