@@ -672,7 +672,7 @@ mod tests {
         );
         let message = "x".repeat(40_000);
         fails(
-            &["import", text(&good), "-m", &message],
+            &["import", text(&good), "-m", &message, "--branch", "long"],
             &dir,
             USAGE,
             &["message", "32 KiB"],
@@ -869,6 +869,56 @@ mod tests {
     }
 
     #[test]
+    fn kills_at_any_time_leave_the_old_or_the_new() {
+        let place = tempfile::tempdir().unwrap();
+        let (dir, tree) = (place.path().join("data"), place.path().join("tree"));
+        fs::create_dir(&tree).unwrap();
+        for number in 0..200_usize {
+            let content = &noise()[number..number + 40_000];
+            fs::write(tree.join(format!("file {number}")), content).unwrap();
+        }
+        let mut server = Server::start("up", &dir);
+        import(&dir, &tree, &["-m", "first"]);
+        let mut last = json(&["show"], &dir);
+        for round in 0..6 {
+            fs::write(tree.join("round"), format!("{round}")).unwrap();
+            let message = format!("round {round}");
+            let mut importing = holdfast()
+                .args([
+                    "import",
+                    text(&tree),
+                    "-m",
+                    &message,
+                    "--data-dir",
+                    text(&dir),
+                ])
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+            // Calls take their time: so many of them are a moment of their own in each round.
+            for _ in 0..round {
+                json(&["session", "ls"], &dir);
+            }
+            server.kill();
+            let is_done = importing.wait().unwrap().success();
+            is_sound(&dir);
+            server = Server::start("up", &dir);
+            let now = json(&["show"], &dir);
+            let is_new = now["id"] != last["id"];
+            assert!(is_new || !is_done, "what was told is gone");
+            if is_new {
+                assert_eq!(now["message"], message.as_str());
+                assert_eq!(now["parents"][0], last["id"]);
+            }
+            let out = place.path().join(format!("out {round}"));
+            export(&dir, "main", &out, &[]);
+            assert_eq!(fs::read(out.join("file 77")).unwrap(), noise()[77..40_077]);
+            last = now;
+        }
+    }
+
+    #[test]
     fn slow_imports_and_collections_do_not_mind_each_other() {
         let place = tempfile::tempdir().unwrap();
         let dir = place.path().join("data");
@@ -884,7 +934,7 @@ mod tests {
         let collected = json(&["gc"], &dir);
         assert_eq!(collected["state"], "done", "{collected}");
         assert!(
-            collected["live_chunks"].as_u64().unwrap() >= 15,
+            collected["live_chunks"].as_u64().unwrap() >= 10,
             "{collected}"
         );
         let answer = slow.end(rest);
