@@ -297,6 +297,12 @@ impl Importing {
             offset += u64::try_from(part.len()).unwrap_or(u64::MAX);
             rest = after;
         }
+        // However slowly a block comes, what came before it is not held for long.
+        let now = self.gateway.clock.monotonic();
+        let since = self.batch.as_ref().map(|batch| batch.since);
+        if since.is_some_and(|since| now.saturating_sub(since) >= BATCH_TIME) {
+            self.flush().await?;
+        }
         Ok(())
     }
 
