@@ -28,7 +28,7 @@ pub use connection::{CallGuard, Connection};
 pub use counters::{Counter, Gauge, TransportCounters};
 pub use gate::Gate;
 pub use gateway::{Engines, Gateway, GatewayOptions};
-pub use handle::{FileHandle, HANDLE_BYTES, HandleKey, HandleKeys, SignedHandle, Stale};
+pub use handle::{FileHandle, HANDLE_BYTES, HandleKey, HandleKeys, Selector, SignedHandle, Stale};
 pub use history::{About, Checkpoint, HistoryError, Outcome, Published};
 pub use metrics::GatewayCounters;
 pub use nodes::{ChunkNodes, ChunkTrees};
