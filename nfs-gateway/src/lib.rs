@@ -30,6 +30,7 @@ pub use gate::Gate;
 pub use gateway::{Engines, Gateway, GatewayOptions};
 pub use handle::{FileHandle, HANDLE_BYTES, HandleKey, HandleKeys, Selector, SignedHandle, Stale};
 pub use history::{About, Checkpoint, HistoryError, Outcome, Published};
+pub use history::{FileReader, Look, ReadError, Versions};
 pub use metrics::GatewayCounters;
 pub use nodes::{ChunkNodes, ChunkTrees};
 pub use server::{Server, ServerLimits, Service};
