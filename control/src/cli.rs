@@ -9,6 +9,7 @@ use crate::cli_history::{
 };
 use crate::cli_keeping::{DeleteArgs, PinCommand, RetentionArgs, TokenCommand};
 use crate::cli_reading::{BlameArgs, CatArgs, FindArgs, LsArgs};
+use crate::cli_transfer::{BundleArgs, ExportArgs, ImportArgs, UnbundleArgs};
 use crate::settings::{DATA_DIR_DEFAULT, Given};
 use crate::units::Period;
 
@@ -67,6 +68,14 @@ pub enum Command {
     /// Make, list and revoke tokens of the API.
     #[command(subcommand)]
     Token(TokenCommand),
+    /// Make a commit of a directory or a tar archive.
+    Import(ImportArgs),
+    /// Write what a version has to a directory or a tar archive.
+    Export(ExportArgs),
+    /// Write commits, branches and tags of a workspace to one file, for another installation.
+    Bundle(BundleArgs),
+    /// Take in what a bundle has.
+    Unbundle(UnbundleArgs),
     /// Mount a session on a directory, or print how.
     Mount(Mount),
     /// Remove file content that nothing refers to. A server does that by itself, too, when space is

@@ -4,6 +4,7 @@ mod deletion;
 mod grey;
 mod history;
 mod sessions;
+mod staging;
 mod tickets;
 mod tokens;
 mod workspaces;
@@ -16,6 +17,7 @@ pub use history::{
     NewCommit, OperationInfo, OperationPosition, PinInfo, RefInfo, RefLogEntry, Walk,
 };
 pub use sessions::{ExpiredPage, ForkSession, OpenSession, Opened, SessionInfo, SessionPosition};
+pub use staging::STAGING_AGENT;
 pub use tickets::{NewTicket, TICKET_TEXT_BYTES, TicketInfo, ticket_id, token_prefix};
 pub use tokens::TokenInfo;
 pub use workspaces::{NewWorkspace, WorkspaceInfo};

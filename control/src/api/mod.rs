@@ -18,6 +18,7 @@ mod sending;
 mod serving;
 mod sessions;
 mod tokens;
+mod transfer;
 mod workspaces;
 
 pub(crate) use serving::Serving;
@@ -49,6 +50,7 @@ pub struct ApiState {
     target: MountTarget,
     own: Own,
     draining: AtomicBool,
+    transfers: transfer::Limits,
 }
 
 /// What a server has of its own.
@@ -79,6 +81,7 @@ impl ApiState {
             target,
             own,
             draining: AtomicBool::new(false),
+            transfers: transfer::Limits::default(),
         }
     }
 
@@ -207,6 +210,11 @@ pub fn router(state: Arc<ApiState>) -> Router {
             "/v1/sessions/{session}/publish",
             axum::routing::post(history::publish),
         )
+        .route(
+            "/v1/workspaces/{name}/import",
+            axum::routing::post(transfer::import),
+        )
+        .route("/v1/workspaces/{name}/export", get(transfer::export))
         .route("/v1/gc", get(gc::list).post(gc::start))
         .route("/v1/gc/{run}", get(gc::show))
         .fallback(async || ApiError::no_route())
