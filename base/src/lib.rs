@@ -5,6 +5,7 @@
 
 mod clock;
 mod context;
+pub mod files;
 mod ids;
 pub mod limits;
 mod name;

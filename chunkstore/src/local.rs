@@ -24,7 +24,7 @@ mod writer;
 pub use self::collect::{Begun, Freed, Marked, Marking, Survey, Sweep, Thoroughness};
 pub use self::open::OpenError;
 pub use self::reader::{LocalReader, TornTail, UnreadablePack};
-pub use self::verify::{Verified, VerifyCounts};
+pub use self::verify::{NameKeys, Verified, VerifyCounts};
 
 use std::path::Path;
 use std::sync::Arc;

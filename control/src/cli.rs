@@ -7,7 +7,9 @@ use clap::{Args, Parser, Subcommand};
 use crate::cli_history::{
     CheckpointArgs, DiffArgs, LogArgs, OpCommand, PublishArgs, RefCommand, ShowArgs,
 };
+use crate::cli_keeping::{DeleteArgs, PinCommand, RetentionArgs, TokenCommand};
 use crate::cli_reading::{BlameArgs, CatArgs, FindArgs, LsArgs};
+use crate::cli_transfer::{BundleArgs, ExportArgs, ImportArgs, UnbundleArgs};
 use crate::settings::{DATA_DIR_DEFAULT, Given};
 use crate::units::Period;
 
@@ -34,7 +36,7 @@ pub enum Command {
     Up(Up),
     /// Start a server only.
     Serve(Serve),
-    /// Make and list workspaces.
+    /// Make, list and remove workspaces, and say what they keep of their history.
     #[command(subcommand)]
     Workspace(WorkspaceCommand),
     /// Open, fork, commit, publish, list, show and close sessions.
@@ -60,6 +62,20 @@ pub enum Command {
     /// Show what was done to branches, tags and sessions, and undo it.
     #[command(subcommand)]
     Op(OpCommand),
+    /// Pin commits, so that they are kept whatever a workspace's retention says.
+    #[command(subcommand)]
+    Pin(PinCommand),
+    /// Make, list and revoke tokens of the API.
+    #[command(subcommand)]
+    Token(TokenCommand),
+    /// Make a commit of a directory or a tar archive.
+    Import(ImportArgs),
+    /// Write what a version has to a directory or a tar archive.
+    Export(ExportArgs),
+    /// Write commits, branches and tags of a workspace to one file, for another installation.
+    Bundle(BundleArgs),
+    /// Take in what a bundle has.
+    Unbundle(UnbundleArgs),
     /// Mount a session on a directory, or print how.
     Mount(Mount),
     /// Remove file content that nothing refers to. A server does that by itself, too, when space is
@@ -152,10 +168,17 @@ pub enum WorkspaceCommand {
     },
     /// List workspaces.
     Ls {
+        /// Those that are being removed instead.
+        #[arg(long)]
+        removing: bool,
         /// The server.
         #[command(flatten)]
         server: ServerArgs,
     },
+    /// Remove a workspace with its history and all its files, for good.
+    Delete(DeleteArgs),
+    /// Show or say how much of its history a workspace keeps.
+    Retention(RetentionArgs),
 }
 
 /// What to do with sessions.
@@ -335,6 +358,10 @@ pub struct Check {
     /// Leave out the content of files, which takes longest.
     #[arg(long)]
     pub metadata_only: bool,
+    /// Compare all content with its name, too: each chunk and each node of a tree is unpacked and
+    /// hashed.
+    #[arg(long, conflicts_with = "metadata_only")]
+    pub deep: bool,
 }
 
 fn octal(text: &str) -> Result<u32, String> {

@@ -16,7 +16,7 @@ use crate::types::Problem;
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// How long a connection may take.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const CONNECT_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Largest answer, in bytes: a full page of the largest sessions.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
@@ -137,6 +137,28 @@ impl Client {
     /// The server refuses, or does not answer; it may have done it then.
     pub fn post_for_nothing<T: Serialize>(&self, path: &str, body: &T) -> Result<(), Failure> {
         self.call("POST", path, &Payload::Json(body)).map(drop)
+    }
+
+    /// Sends `body` in place of `path`.
+    ///
+    /// # Errors
+    ///
+    /// The server refuses, or does not answer; it may have done it then.
+    pub fn put_json<T: Serialize, A: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &T,
+    ) -> Result<A, Failure> {
+        self.answer(&self.call("PUT", path, &Payload::Json(body))?)
+    }
+
+    /// Deletes `path`, and tells what came of it.
+    ///
+    /// # Errors
+    ///
+    /// The server refuses, or does not answer; it may have done it then.
+    pub fn delete_for<A: DeserializeOwned>(&self, path: &str) -> Result<A, Failure> {
+        self.answer(&self.call("DELETE", path, &Payload::<()>::Nothing)?)
     }
 
     /// Puts `path` in place.
@@ -261,13 +283,30 @@ impl Client {
             .map_err(|error| unanswered(&url, &error))?;
         let status = response.status().as_u16();
         let answer = self.rest(&url, &mut response)?;
-        if (200..300).contains(&status) {
-            return Ok(answer);
-        }
-        Err(refused(&url, status, &answer))
+        self.outcome(path, status, &answer)?;
+        Ok(answer)
     }
 
-    fn answer<A: DeserializeOwned>(&self, body: &[u8]) -> Result<A, Failure> {
+    /// Whether an answer says that all is well.
+    pub(crate) fn outcome(&self, path: &str, status: u16, answer: &[u8]) -> Result<(), Failure> {
+        if (200..300).contains(&status) {
+            return Ok(());
+        }
+        Err(refused(&format!("{}{path}", self.base), status, answer))
+    }
+
+    /// Host and port of the server.
+    pub(crate) fn authority(&self) -> &str {
+        let rest = self.base.strip_prefix("http://").unwrap_or(&self.base);
+        rest.split('/').next().unwrap_or(rest)
+    }
+
+    /// What a call shows.
+    pub(crate) fn authorization(&self) -> &str {
+        &self.authorization
+    }
+
+    pub(crate) fn answer<A: DeserializeOwned>(&self, body: &[u8]) -> Result<A, Failure> {
         serde_json::from_slice(body).map_err(|error| {
             let base = &self.base;
             Failure::error(format_args!(

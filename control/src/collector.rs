@@ -4,6 +4,8 @@
 //! task: when somebody asks, when space is short, when the chunk store has grown much since the
 //! last one, and from time to time. Nothing of a collection survives the process, or needs to.
 
+mod expire;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -150,6 +152,17 @@ struct Found {
     references: ReferenceCounts,
     survey: Survey,
     freed: Freed,
+    /// What policies let go.
+    expiry: Expiry,
+    /// Nodes that only these commits have; known of a dry run only.
+    expired_nodes: u64,
+}
+
+/// What policies let go, of all workspaces.
+#[derive(Clone, Copy, Debug, Default)]
+struct Expiry {
+    commits: u64,
+    log_entries: u64,
 }
 
 impl Collector {
@@ -285,7 +298,11 @@ impl Collector {
         // Nothing can have been removed without a commit. If the store cannot tell, nothing can be
         // collected either.
         let version = self.kv.begin().read_version().await.ok()?;
-        let changed = last.version != Some(version);
+        let mut changed = last.version != Some(version);
+        if !changed && trigger == Trigger::Interval {
+            // Commits grow old without anybody's doing.
+            changed = !self.store.workspaces_with_policy().await.ok()?.is_empty();
+        }
         changed.then(|| self.state.lock().next(trigger, false))
     }
 
@@ -370,6 +387,8 @@ impl Collector {
 
     /// One collection. What it has found and done stays in `found`, also after an error.
     async fn collect(&self, dry_run: bool, found: &mut Found) -> Result<(), CollectError> {
+        // Commits go now or not before the end: the walk relies on it.
+        let leaving = self.expire(dry_run, found).await?;
         // From before the new cycle's holds to the end: whoever copies a root holds.
         let grey = self.store.grey_roots();
         let chunks = LocalStore::clone(&self.chunks);
@@ -383,7 +402,7 @@ impl Collector {
             () = self.until.shutdown_begun() => return Err(CollectError::Stopped),
         };
         let marking = settled.ok_or(CollectError::Unsettled)?;
-        let mut references = References::new(Arc::clone(&self.trees));
+        let mut references = References::without(Arc::clone(&self.trees), leaving);
         let (mut missing, mut damaged) = (0_u64, 0_u64);
         loop {
             let more = references
@@ -416,6 +435,7 @@ impl Collector {
         }
         if dry_run {
             found.survey = marking.survey();
+            found.expired_nodes = self.nodes_of_left_out(&mut references).await?;
             return Ok(());
         }
         let thoroughness = match self.room() {
@@ -467,6 +487,7 @@ fn describe(this: &mut Collection, found: &Found, took: Duration, stored_bytes: 
         references,
         survey,
         freed,
+        ..
     } = found;
     this.millis = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
     this.references = references.references;
@@ -481,6 +502,9 @@ fn describe(this: &mut Collection, found: &Found, took: Duration, stored_bytes: 
     this.packs_rewritten = freed.packs_rewritten;
     this.packs_without_room = freed.packs_without_room;
     this.stored_bytes = stored_bytes;
+    this.expired_commits = found.expiry.commits;
+    this.expired_log_entries = found.expiry.log_entries;
+    this.expired_nodes = found.expired_nodes;
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use base::SessionId;
+use base::files::{open_regular, open_regular_with};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -91,7 +92,9 @@ impl DataDir {
             Err(error) => return Err(cannot("make", path, &error)),
         }
         let dir = Self::lock(path, &at(path, LOCK))?;
-        if !dir.check_format()? {
+        let is_ours = dir.check_format()?;
+        dir.check_chunks()?;
+        if !is_ours {
             // It may have been there, open to others; they would see the keys in the store.
             std::fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(|error| {
                 Failure::io(
@@ -116,7 +119,7 @@ impl DataDir {
     pub fn look_at(path: &Path) -> Result<Self, Failure> {
         require_used(path)?;
         // A copy may have come without the lock. What locks as well is the directory itself.
-        let lock = File::open(at(path, LOCK))
+        let lock = open_regular(&at(path, LOCK))
             .or_else(|_| File::open(path))
             .map_err(|error| cannot("read", path, &error))?;
         take_lock(path, &lock)?;
@@ -154,13 +157,9 @@ impl DataDir {
     }
 
     fn lock(path: &Path, lock_path: &Path) -> Result<Self, Failure> {
-        let mut lock = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(lock_path)
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        let mut lock = open_regular_with(lock_path, options.mode(0o600))
             .map_err(|error| cannot("write to", path, &error))?;
         take_lock(path, &lock)?;
         let pid = std::process::id();
@@ -202,6 +201,29 @@ impl DataDir {
             return Err(Failure::error(message));
         }
         Ok(true)
+    }
+
+    /// Whether the directory of file content is there, if a server has made it before. A new one in
+    /// its place would hide that the content is gone.
+    fn check_chunks(&self) -> Result<(), Failure> {
+        let chunks = self.chunks();
+        // A start makes it before the token.
+        if chunks.exists() || !self.at(API_TOKEN).exists() {
+            return Ok(());
+        }
+        let message = format!(
+            "{} is missing: the content of files is lost with it. Restore the data directory from a \
+             backup; or, if you know that there was no file content, make an empty directory of that \
+             name. Nothing was changed",
+            chunks.display()
+        );
+        Err(Failure::error(message))
+    }
+
+    /// Whether a first start has come to its end, which made all there has to be.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.at(API_TOKEN).exists()
     }
 
     /// The metadata store's file.
@@ -413,7 +435,7 @@ fn temporary(name: &str) -> String {
 fn read_small(path: &Path) -> Result<Option<String>, Failure> {
     let read = || {
         let mut text = String::new();
-        File::open(path)?
+        open_regular(path)?
             .take(SMALL_FILE_BYTES_MAX)
             .read_to_string(&mut text)?;
         Ok::<_, std::io::Error>(text)

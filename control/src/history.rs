@@ -15,7 +15,7 @@ use crate::reading::{bytes_of, text_of};
 use crate::types::show_time;
 
 /// What a commit is to say.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Checkpoint {
     /// What it is about.

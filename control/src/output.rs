@@ -74,6 +74,20 @@ pub(crate) fn note(line: &str) {
     drop(write(&mut std::io::stderr().lock(), &harmless(line)));
 }
 
+/// Shows what is done now, for terminals only.
+pub(crate) fn progress_note(line: &str) {
+    if std::io::stderr().is_terminal() {
+        progress(line);
+    }
+}
+
+/// Shows how far something is, in place of what was shown before; only for terminals.
+pub(crate) fn progress(line: &str) {
+    let mut to = std::io::stderr().lock();
+    // Back to the start of the line, and nothing of the old one stays.
+    drop(write!(to, "\r\x1b[K{}", in_line(line)).and_then(|()| to.flush()));
+}
+
 /// A name or another value that stays on its line.
 pub(crate) fn in_line(value: &str) -> String {
     escaped(value, |_| false)

@@ -10,18 +10,19 @@ use chunkstore::local::{LocalOptions, LocalStore};
 use metadata::kv::embedded::{EmbeddedKv, EmbeddedOptions, OpenError};
 use metadata::kv::{Kv, KvError};
 use metadata::record::session::{Identity, SessionState};
-use metadata::store::{NewTicket, NewWorkspace, OpenSession, Store, StoreError};
+use metadata::store::{NewTicket, NewWorkspace, OpenSession, Store, StoreError, token_prefix};
 use nfs_gateway::{Engines, Gateway, GatewayOptions, ServerLimits};
 use serde::Serialize;
 use tokio::net::TcpListener;
 
-use crate::api::{ApiState, Serving, router};
+use crate::api::{ApiState, Own, Serving, router};
 use crate::collector::Collector;
 use crate::data_dir::{ControlFile, DataDir, SessionFile};
 use crate::expiry;
 use crate::failure::{Failure, FailureKind};
 use crate::metrics::Counted;
 use crate::mount_line::{MountKind, MountLine, MountTarget, mount_path};
+use crate::remover::Remover;
 use crate::settings::Settings;
 use crate::units::Size;
 
@@ -160,13 +161,12 @@ impl Server {
             cached,
             collector,
         };
-        expiry::start(
-            &tasks,
-            store.clone(),
-            Arc::clone(&gateway),
-            Arc::clone(&clock),
-        );
-        let api = ApiState::new(store, counted, Arc::clone(&clock), calls.clone(), target);
+        let own = Own {
+            token: token_prefix(&ready.api_token),
+            remover: start_removing(&tasks, &store, &gateway, &clock),
+        };
+        let (time, until) = (Arc::clone(&clock), calls.clone());
+        let api = ApiState::new(store, counted, time, until, target, own);
         let server = Self {
             ready,
             dir,
@@ -298,6 +298,20 @@ async fn open_metadata(
         Ok(Err(error)) => Err(of_open(&error)),
         Err(error) => Err(Failure::error(format_args!("open metadata store: {error}"))),
     }
+}
+
+/// Begins to close sessions that have ended, and to remove workspaces.
+fn start_removing(
+    tasks: &Tasks,
+    store: &Store,
+    gateway: &Arc<Gateway>,
+    clock: &Arc<dyn Clock>,
+) -> Remover {
+    let shared = || (store.clone(), Arc::clone(gateway), Arc::clone(clock));
+    let (sessions, served, time) = shared();
+    expiry::start(tasks, sessions, served, time);
+    let (workspaces, served, time) = shared();
+    Remover::start(tasks, workspaces, served, time)
 }
 
 fn start_collector(

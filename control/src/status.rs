@@ -10,11 +10,12 @@ use metadata::store::StoreError;
 
 use chunkstore::ChunkError;
 use metadata::compare::SnapshotError;
+use metadata::import::ImportError;
 use metadata::layers::ImageError;
 use metadata::lineage::LineageError;
 use metadata::merge::MergeError;
 use metadata::tree::TreeError;
-use nfs_gateway::{ForkError, FreezeError, HistoryError, ReadError};
+use nfs_gateway::{ForkError, FreezeError, HistoryError, ReadError, TransferError};
 
 use crate::types::Problem;
 
@@ -88,7 +89,7 @@ impl ApiError {
         Self::new(
             StatusCode::NOT_FOUND,
             "not-found",
-            "no such path: the API is under /v1/workspaces, /v1/sessions and /v1/gc",
+            "no such path: the API is under /v1/workspaces, /v1/sessions, /v1/tokens and /v1/gc",
         )
     }
 
@@ -158,6 +159,49 @@ impl From<HistoryError> for ApiError {
             HistoryError::Busy { .. } => Self::not_ready(detail),
         }
     }
+}
+
+impl From<TransferError> for ApiError {
+    fn from(error: TransferError) -> Self {
+        let detail = error.to_string();
+        match error {
+            TransferError::Import(error) => of_import(error, detail),
+            TransferError::Chunk(error) => of_chunk(&error, detail),
+            TransferError::Own(error) => FreezeError::Own(error).into(),
+            TransferError::Freeze(error) => error.into(),
+            TransferError::Store(error) => error.into(),
+            TransferError::Snapshot(error) => error.into(),
+            TransferError::Tree(error) => of_tree(&error, detail),
+            TransferError::Moved { .. } => Self::new(StatusCode::CONFLICT, "changed", detail),
+        }
+    }
+}
+
+fn of_import(error: ImportError, detail: String) -> ApiError {
+    let (status, kind) = match error {
+        ImportError::Refused { .. } => (StatusCode::BAD_REQUEST, "invalid"),
+        ImportError::Lost => (StatusCode::CONFLICT, "changed"),
+        ImportError::NoSpace(_) => (StatusCode::INSUFFICIENT_STORAGE, "no-space"),
+        ImportError::Kv(error) | ImportError::Image(ImageError::Kv(error)) => of_store(&error),
+        ImportError::Store(error) => return error.into(),
+        ImportError::Image(ImageError::Tree(error)) => return of_tree(&error, detail),
+        ImportError::Image(ImageError::Record(_) | ImageError::Key(_)) => {
+            (StatusCode::INTERNAL_SERVER_ERROR, "corrupt")
+        }
+        ImportError::Snapshot(error) => return error.into(),
+    };
+    ApiError::new(status, kind, detail)
+}
+
+fn of_chunk(error: &ChunkError, detail: String) -> ApiError {
+    let (status, kind) = match error {
+        ChunkError::NoSpace => (StatusCode::INSUFFICIENT_STORAGE, "no-space"),
+        ChunkError::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
+        ChunkError::NotFound(_) | ChunkError::Corrupt(_) | ChunkError::TooLarge(_) => {
+            (StatusCode::INTERNAL_SERVER_ERROR, "corrupt")
+        }
+    };
+    ApiError::new(status, kind, detail)
 }
 
 impl From<SnapshotError> for ApiError {

@@ -249,6 +249,15 @@ pub struct Collection {
     pub packs_without_room: u64,
     /// What packs take now.
     pub stored_bytes: u64,
+    /// Commits that the policies of workspaces let go.
+    #[serde(default)]
+    pub expired_commits: u64,
+    /// Entries of operation logs and logs of refs that they let go; not known of a dry run.
+    #[serde(default)]
+    pub expired_log_entries: u64,
+    /// Nodes of trees that only these commits have; known of a dry run only.
+    #[serde(default)]
+    pub expired_nodes: u64,
 }
 
 impl Collection {
@@ -275,6 +284,9 @@ impl Collection {
             packs_rewritten: 0,
             packs_without_room: 0,
             stored_bytes: 0,
+            expired_commits: 0,
+            expired_log_entries: 0,
+            expired_nodes: 0,
         }
     }
 }

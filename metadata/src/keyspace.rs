@@ -29,6 +29,10 @@
 //! | `R` | log of a ref | workspace: u64, hash of the name: 16 bytes, time | `RefLogRecord`: what the ref said from then on |
 //! | `o` | operation log | workspace: u64, time, operation: u64 | `OperationRecord`: who did what, before and after |
 //! | `O` | operation | workspace: u64, operation: u64 | time: where it is in the log |
+//! | `N` | commit on an old one | workspace: u64 | the first 8 bytes of the id of the last commit that was made on an old one |
+//! | `P` | retention | workspace: u64 | `RetentionRecord`: policy, horizon |
+//! | `n` | pin | workspace: u64, commit: 32 bytes | `PinRecord`: when, why |
+//! | `x` | workspace that is being removed | workspace: u64 | `DeletionRecord`: tenant, name, since when |
 //!
 //! A time is its seconds (u64) and nanoseconds (u32).
 //!
@@ -73,6 +77,10 @@ mod table {
     pub(super) const REF_LOG: u8 = b'R';
     pub(super) const OPERATION_LOG: u8 = b'o';
     pub(super) const OPERATION: u8 = b'O';
+    pub(super) const GROWN: u8 = b'N';
+    pub(super) const RETENTION: u8 = b'P';
+    pub(super) const PIN: u8 = b'n';
+    pub(super) const DELETION: u8 = b'x';
 }
 
 /// Sub-tables of a session.
@@ -570,6 +578,79 @@ pub fn decode_operation_log(key: &[u8]) -> Result<(Timestamp, OperationId), KeyE
 pub fn operation(workspace: WorkspaceId, operation: OperationId) -> Vec<u8> {
     let fields = [workspace.raw(), operation.raw()].map(u64::to_be_bytes);
     key(table::OPERATION, &[&fields.concat()])
+}
+
+/// The operations of a workspace by their numbers.
+#[must_use]
+pub fn operations(workspace: WorkspaceId) -> KeyRange {
+    KeyRange::prefix(&key(table::OPERATION, &[&workspace.raw().to_be_bytes()]))
+}
+
+/// The logs of all refs of a workspace, one after the other.
+#[must_use]
+pub fn ref_logs(workspace: WorkspaceId) -> KeyRange {
+    KeyRange::prefix(&key(table::REF_LOG, &[&workspace.raw().to_be_bytes()]))
+}
+
+/// All commits of a workspace.
+#[must_use]
+pub fn commits_of(workspace: WorkspaceId) -> KeyRange {
+    KeyRange::prefix(&key(table::COMMIT, &[&workspace.raw().to_be_bytes()]))
+}
+
+/// Changes when a commit is made on top of an old one.
+#[must_use]
+pub fn grown(workspace: WorkspaceId) -> Vec<u8> {
+    key(table::GROWN, &[&workspace.raw().to_be_bytes()])
+}
+
+/// What a workspace keeps of its history.
+#[must_use]
+pub fn retention(workspace: WorkspaceId) -> Vec<u8> {
+    key(table::RETENTION, &[&workspace.raw().to_be_bytes()])
+}
+
+/// What all workspaces keep.
+#[must_use]
+pub fn all_retention() -> KeyRange {
+    KeyRange::prefix(&[table::RETENTION])
+}
+
+/// A pin.
+#[must_use]
+pub fn pin(workspace: WorkspaceId, commit: CommitId) -> Vec<u8> {
+    let workspace = workspace.raw().to_be_bytes();
+    key(table::PIN, &[&workspace, commit.as_bytes()])
+}
+
+/// All pins of a workspace.
+#[must_use]
+pub fn pins(workspace: WorkspaceId) -> KeyRange {
+    KeyRange::prefix(&key(table::PIN, &[&workspace.raw().to_be_bytes()]))
+}
+
+/// The tombstone of a workspace.
+#[must_use]
+pub fn deletion(workspace: WorkspaceId) -> Vec<u8> {
+    key(table::DELETION, &[&workspace.raw().to_be_bytes()])
+}
+
+/// All workspaces that are being removed.
+#[must_use]
+pub fn deletions() -> KeyRange {
+    KeyRange::prefix(&[table::DELETION])
+}
+
+/// All API tokens, of all tenants.
+#[must_use]
+pub fn tokens() -> KeyRange {
+    KeyRange::prefix(&[table::TOKEN])
+}
+
+/// The API tokens whose hash begins so.
+#[must_use]
+pub fn tokens_from(prefix: &[u8; 8]) -> KeyRange {
+    KeyRange::prefix(&key(table::TOKEN, &[prefix]))
 }
 
 #[cfg(test)]

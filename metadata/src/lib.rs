@@ -4,6 +4,7 @@ pub mod check;
 pub mod compare;
 pub mod error;
 pub mod image;
+pub mod import;
 pub mod keyspace;
 pub mod kv;
 pub mod layers;

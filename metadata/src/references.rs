@@ -125,6 +125,10 @@ pub struct References {
     /// The workspace of the last tree.
     opened: Option<(WorkspaceId, Opened)>,
     counts: ReferenceCounts,
+    /// Commits that are taken for gone.
+    excluded: HashSet<(WorkspaceId, CommitId)>,
+    /// Their trees, as far as they were met.
+    left_out: Vec<Found>,
 }
 
 /// What is left of the records that refer to something.
@@ -181,7 +185,29 @@ impl References {
             visited: HashMap::new(),
             opened: None,
             counts: ReferenceCounts::default(),
+            excluded: HashSet::new(),
+            left_out: Vec::new(),
         }
+    }
+
+    /// A walk as it would be without these commits. [`References::add_left_out`] walks their trees
+    /// after all others.
+    #[must_use]
+    pub fn without(
+        trees: Arc<dyn Trees>,
+        commits: impl IntoIterator<Item = (WorkspaceId, CommitId)>,
+    ) -> Self {
+        Self {
+            excluded: commits.into_iter().collect(),
+            ..Self::new(trees)
+        }
+    }
+
+    /// Lets the next steps walk the trees of the commits that were left out, as far as nothing else has
+    /// them. Tells whether there are any.
+    pub fn add_left_out(&mut self) -> bool {
+        self.found.extend(self.left_out.drain(..));
+        !self.found.is_empty()
     }
 
     /// What has been seen by now.
@@ -226,7 +252,7 @@ impl References {
         if self.walk.is_some() {
             self.walk_on(&mut each).await?;
         } else if let Some(found) = self.found.front().copied() {
-            self.walk = Some(self.begin_walk(kv, found).await?);
+            self.walk = self.begin_walk(kv, found).await?;
             self.found.pop_front();
         } else {
             self.phase = match &self.phase {
@@ -342,21 +368,34 @@ impl References {
                 what: format!("commit {id}"),
                 why: why.to_string(),
             })?;
-            self.found.push_back(Found {
+            let found = Found {
                 of: Referrer::Commit(id),
                 tenant: None,
                 workspace,
                 root: Root::from_bytes(*record.tree.as_bytes()),
-            });
+            };
+            if self.excluded.contains(&(workspace, id)) {
+                self.left_out.push(found);
+            } else {
+                self.found.push_back(found);
+            }
         }
         self.count_keys(page.pairs.len());
         Ok(rest(range, page.pairs.last(), page.more))
     }
 
-    async fn begin_walk(&mut self, kv: &dyn Kv, found: Found) -> Result<TreeWalk, ReferenceError> {
+    /// `None` if what has the tree was removed with its workspace since it was found.
+    async fn begin_walk(
+        &mut self,
+        kv: &dyn Kv,
+        found: Found,
+    ) -> Result<Option<TreeWalk>, ReferenceError> {
         let opened = match &self.opened {
             Some((workspace, opened)) if *workspace == found.workspace => opened.clone(),
-            _ => self.open(kv, found).await?,
+            _ => match self.open(kv, found).await? {
+                Some(opened) => opened,
+                None => return Ok(None),
+            },
         };
         self.opened = Some((found.workspace, opened.clone()));
         if found.tenant.is_some_and(|tenant| tenant != opened.tenant) {
@@ -365,14 +404,14 @@ impl References {
                 why: "it is of another tenant than its workspace".to_owned(),
             });
         }
-        Ok(TreeWalk {
+        Ok(Some(TreeWalk {
             of: found.of,
             domain: opened.domain,
             walk: opened.tree.walk(found.root),
-        })
+        }))
     }
 
-    async fn open(&self, kv: &dyn Kv, found: Found) -> Result<Opened, ReferenceError> {
+    async fn open(&self, kv: &dyn Kv, found: Found) -> Result<Option<Opened>, ReferenceError> {
         let corrupt = |what: String, why: String| ReferenceError::Corrupt { what, why };
         let (of, id) = (found.of, found.workspace);
         let what = || format!("workspace {id} of {of}");
@@ -382,7 +421,13 @@ impl References {
         let record = txn
             .get(&keyspace::workspace(id), Isolation::Snapshot)
             .await?;
-        let record = record.ok_or_else(|| corrupt(what(), missing()))?;
+        let Some(record) = record else {
+            // A workspace goes last of all it has, and nothing is added to it meanwhile.
+            if is_there(txn.as_ref(), found).await? {
+                return Err(corrupt(what(), missing()));
+            }
+            return Ok(None);
+        };
         let workspace =
             WorkspaceRecord::decode(&record).map_err(|why| corrupt(what(), why.to_string()))?;
         let what = || format!("tenant {} of {of}", workspace.tenant);
@@ -394,11 +439,11 @@ impl References {
             TenantRecord::decode(&record).map_err(|why| corrupt(what(), why.to_string()))?;
         let domain = DomainId::new(workspace.tenant.raw());
         let keys = TreeKeys::new(domain, &tenant.domain_key, &workspace.name_key);
-        Ok(Opened {
+        Ok(Some(Opened {
             tenant: workspace.tenant,
             domain,
             tree: self.trees.open(keys),
-        })
+        }))
     }
 
     /// Reads some nodes of the tree that is walked.
@@ -429,6 +474,17 @@ impl References {
     fn count_keys(&mut self, keys: usize) {
         self.counts.keys += u64::try_from(keys).unwrap_or(u64::MAX);
     }
+}
+
+/// Whether what was found to have a tree is still there. A copy is of a workspace that was there.
+async fn is_there(txn: &dyn Transaction, found: Found) -> Result<bool, ReferenceError> {
+    let key = match found.of {
+        Referrer::Session(id) => keyspace::session_meta(id),
+        Referrer::Commit(id) => keyspace::commit(found.workspace, id),
+        Referrer::Copy => return Ok(false),
+    };
+    // Never committed: nothing to conflict with.
+    Ok(txn.get(&key, Isolation::Snapshot).await?.is_some())
 }
 
 /// Calls `each` for the chunks that a leaf refers to, and counts them.

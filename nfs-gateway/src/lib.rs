@@ -21,6 +21,7 @@ mod receiving;
 mod server;
 mod session;
 mod status;
+mod transfer;
 pub mod wire;
 
 pub use connection::{CallGuard, Connection};
@@ -34,3 +35,4 @@ pub use metrics::GatewayCounters;
 pub use nodes::{ChunkNodes, ChunkTrees};
 pub use server::{Server, ServerLimits, Service};
 pub use session::{ForkError, FreezeError};
+pub use transfer::{Exporting, Found, Imported, Importing, Plan, TransferError};

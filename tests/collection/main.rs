@@ -5,6 +5,8 @@
 //! holds of write-backs the same run loses data.
 
 #[cfg(test)]
+mod copies;
+#[cfg(test)]
 mod gates;
 #[cfg(test)]
 mod model;

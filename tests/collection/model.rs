@@ -38,6 +38,8 @@ use nfs_gateway::ChunkTrees;
 
 use crate::gates::{Gate, GatedChunks, GatedKv};
 
+pub(crate) mod keeping;
+
 const TENANT: TenantId = TenantId::DEFAULT;
 const DOMAIN: DomainId = DomainId::new(TENANT.raw());
 const GATEWAY: GatewayId = GatewayId::new(7);
@@ -96,6 +98,7 @@ struct Process {
     tenant: TenantRecord,
     mutation: Option<Mutation>,
     tally: Rc<Tally>,
+    clock: Arc<keeping::ShiftedClock>,
 }
 
 /// What was done.
@@ -110,6 +113,10 @@ pub(crate) struct Tally {
     /// Copies that a walk had to be told of.
     pub(crate) grey: Cell<u64>,
     pub(crate) crashes: Cell<u64>,
+    /// Commits that were let go.
+    pub(crate) expired: Cell<u64>,
+    /// Sessions that were opened at commits.
+    pub(crate) opened: Cell<u64>,
 }
 
 fn add(counter: &Cell<u64>) {
@@ -383,6 +390,7 @@ impl Process {
 
     /// As `control`'s collector.
     async fn collect(self: Rc<Self>, page: usize) -> Result<(), String> {
+        Rc::clone(&self).expire().await;
         let grey = self.store.grey_roots();
         let mut begun = self.chunks.inner.begin_collection().unwrap();
         let marking = loop {
@@ -452,6 +460,7 @@ struct World<'a> {
     collecting: Option<Collecting>,
     tally: Rc<Tally>,
     mutation: Option<Mutation>,
+    clock: Arc<keeping::ShiftedClock>,
 }
 
 impl<'a> World<'a> {
@@ -465,7 +474,8 @@ impl<'a> World<'a> {
             name: "w".into(),
             root: (0o777, 0, 0),
         };
-        store.create_workspace(TENANT, new).await.unwrap();
+        let made = store.create_workspace(TENANT, new).await.unwrap();
+        keeping::set_policy(&store, made.id).await;
         let mut world = Self {
             dir,
             inner,
@@ -475,6 +485,7 @@ impl<'a> World<'a> {
             collecting: None,
             tally: Rc::default(),
             mutation,
+            clock: Arc::default(),
         };
         world.start(seed).await;
         for _ in 0..2 {
@@ -495,7 +506,7 @@ impl<'a> World<'a> {
             gate: Arc::clone(&gate),
             deltas_only: false,
         });
-        let clock = Arc::new(SystemClock::new());
+        let clock = Arc::<keeping::ShiftedClock>::clone(&self.clock);
         let rng = Arc::new(Rng::seeded(seed + 5));
         let store = Store::open(Arc::<GatedKv>::clone(&kv), clock, rng);
         let store = store.await.unwrap();
@@ -523,6 +534,7 @@ impl<'a> World<'a> {
             tenant,
             mutation: self.mutation,
             tally: Rc::clone(&self.tally),
+            clock: Arc::clone(&self.clock),
         });
         let listed = process.store.sessions(TENANT, None, None, 100).await;
         for session in listed.unwrap() {
@@ -594,7 +606,15 @@ impl<'a> World<'a> {
             }),
             70..82 if count < SESSIONS_MAX => Box::pin(process.fork(id)),
             82..93 if count > 3 => Box::pin(process.close(id)),
-            93..98 if self.tally.commits.get() < COMMITS_MAX => Box::pin(process.commit(id)),
+            93..96 if self.tally.commits.get() < COMMITS_MAX + self.tally.expired.get() => {
+                Box::pin(process.commit(id))
+            }
+            96..98 if count < SESSIONS_MAX => Box::pin(process.open_at(self.rng.u64())),
+            // More than the rules allow: also while references are read.
+            98 => Box::pin(async move {
+                process.expire().await;
+                Some(())
+            }),
             _ => return None,
         })
     }
@@ -686,6 +706,9 @@ pub(crate) async fn run(seed: u64, mutation: Option<Mutation>) -> Result<Rc<Tall
     }
     world.crash(seed).await;
     world.check().await?;
+    if mutation.is_none() {
+        world.remove_all(seed).await?;
+    }
     Ok(Rc::clone(&world.tally))
 }
 
@@ -764,7 +787,7 @@ mod tests {
 
     #[tokio::test]
     async fn nothing_that_is_referred_to_is_ever_lost() {
-        let mut sums = [0; 8];
+        let mut sums = [0; 10];
         for seed in 0..40 {
             let tally = run(seed, None)
                 .await
@@ -778,6 +801,8 @@ mod tests {
                 &tally.collections,
                 &tally.grey,
                 &tally.crashes,
+                &tally.expired,
+                &tally.opened,
             ];
             for (sum, counter) in sums.iter_mut().zip(counters) {
                 *sum += counter.get();
@@ -832,7 +857,7 @@ mod tests {
         let mutation = Some(Mutation::GreyRootsNotWalked);
         assert!(losses(Race::Fork, mutation, &[0]).await > 0);
         let mutation = Some(Mutation::ForkWithoutHold);
-        assert!(losses(Race::Fork, mutation, &[2]).await > 0);
+        assert!(losses(Race::Fork, mutation, &[2, 3, 4]).await > 0);
     }
 
     #[tokio::test]

@@ -5,6 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use base::files::{open_regular, open_regular_with};
+
 use super::device::Device;
 use super::index::Index;
 use super::pack::{
@@ -150,7 +152,7 @@ pub(crate) fn load_sealed(path: &Path, number: u32) -> io::Result<Option<Sidecar
 
 /// Scans a pack that was full and has no good side index, and gives it one.
 fn seal(shelf: &Shelf, path: &Path, number: u32) -> Result<Vec<PackEntry>, OpenError> {
-    let file = File::open(path).map_err(at(path))?;
+    let file = open_regular(path).map_err(at(path))?;
     let (scan, _) = scan_ours(&file, path, number)?;
     if scan.end < scan.file_bytes {
         tracing::warn!(
@@ -174,11 +176,8 @@ fn seal(shelf: &Shelf, path: &Path, number: u32) -> Result<Vec<PackEntry>, OpenE
 
 /// Scans the newest pack and makes it ready to be appended to.
 fn reopen(shelf: &Shelf, path: &Path, number: u32) -> Result<OpenPack, OpenError> {
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(path)
-        .map_err(at(path))?;
+    let file = open_regular_with(path, OpenOptions::new().read(true).write(true));
+    let file = file.map_err(at(path))?;
     let (scan, header) = scan_ours(&file, path, number)?;
     if scan.end < scan.file_bytes {
         tracing::warn!(

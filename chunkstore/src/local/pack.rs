@@ -10,6 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use base::files::open_regular;
 use base::{ChunkId, DomainId};
 use bytes::Bytes;
 
@@ -154,7 +155,7 @@ impl PackFiles {
 
     pub(crate) fn file(&self, number: u32) -> io::Result<Arc<File>> {
         self.open.get_or_insert_with(&number, || {
-            File::open(pack_path(&self.dir, number)).map(Arc::new)
+            open_regular(&pack_path(&self.dir, number)).map(Arc::new)
         })
     }
 

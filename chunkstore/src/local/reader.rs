@@ -3,14 +3,15 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use base::files::open_regular;
 use base::{ChunkId, DomainId};
 use bytes::Bytes;
 
 use super::device::chunk_error;
 use super::index::{Index, Key};
 use super::open::{OpenError, at, load_sealed, lock, numbers_in, scan_ours};
-use super::pack::{PackEntry, PackFiles, pack_path};
-use super::verify::{Verified, Verifier, VerifyCounts};
+use super::pack::{PackEntry, PackFiles, pack_path, record_bytes};
+use super::verify::{NameKeys, Verified, Verifier, VerifyCounts};
 use crate::{ChunkError, Domain};
 
 /// A store that is looked at while nobody uses it.
@@ -24,6 +25,8 @@ pub struct LocalReader {
     sealed: Vec<u32>,
     /// The other packs, and what they hold.
     scanned: Vec<(u32, Vec<PackEntry>)>,
+    /// Of all records.
+    stored_bytes: u64,
     torn: Vec<TornTail>,
     unreadable: Vec<UnreadablePack>,
 }
@@ -61,6 +64,7 @@ impl LocalReader {
             index: Index::new(),
             sealed: Vec::new(),
             scanned: Vec::new(),
+            stored_bytes: 0,
             torn: Vec::new(),
             unreadable: Vec::new(),
         };
@@ -78,7 +82,7 @@ impl LocalReader {
 
     fn look_at(&mut self, directory: &Path, number: u32) -> Result<(), OpenError> {
         let path = pack_path(directory, number);
-        let file = File::open(&path).map_err(at(&path))?;
+        let file = open_regular(&path).map_err(at(&path))?;
         if let Some(sidecar) = load_sealed(directory, number).map_err(at(&path))? {
             self.add(number, &sidecar.entries);
             self.sealed.push(number);
@@ -96,8 +100,15 @@ impl LocalReader {
 
     fn add(&mut self, number: u32, entries: &[PackEntry]) {
         for entry in entries {
+            self.stored_bytes += record_bytes(entry.stored_bytes);
             (self.index).insert_found(entry.key(), entry.location(number));
         }
+    }
+
+    /// What all records take, in bytes.
+    #[must_use]
+    pub fn stored_bytes(&self) -> u64 {
+        self.stored_bytes
     }
 
     /// Whether a chunk of that name is stored and not known to be damaged. No I/O.
@@ -137,11 +148,17 @@ impl LocalReader {
     /// long.
     ///
     /// Needs no domain's key: records carry a check of their own. That a chunk's content has the
-    /// chunk's name is not checked.
-    pub fn verify(&self, mut report: impl FnMut(Verified)) -> VerifyCounts {
+    /// chunk's name is checked with `names` only. What is damaged is not [`LocalReader::contains`]
+    /// from then on.
+    pub fn verify(
+        &self,
+        names: Option<NameKeys<'_>>,
+        mut report: impl FnMut(Verified),
+    ) -> VerifyCounts {
         let verifier = Verifier {
             packs: &self.packs,
             index: &self.index,
+            names,
         };
         let mut counts = VerifyCounts {
             unreadable_packs: u64::try_from(self.unreadable.len()).unwrap_or(u64::MAX),

@@ -6,10 +6,11 @@
 //! hash of all this. Numbers are big-endian. A file that is not exactly so is not used, and made
 //! anew from the pack.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
+use base::files::open_regular;
 use base::{ChunkId, DomainId};
 
 use super::pack::{PACK_HEADER_BYTES, PackEntry, record_bytes, sidecar_path};
@@ -79,7 +80,7 @@ impl Sidecar {
     /// Reads the side index of `pack`. `None` if there is no good one.
     pub(crate) fn load(dir: &Path, pack: u32) -> Option<Self> {
         let mut bytes = Vec::new();
-        File::open(sidecar_path(dir, pack))
+        open_regular(&sidecar_path(dir, pack))
             .ok()?
             .take(SIDECAR_BYTES_MAX)
             .read_to_end(&mut bytes)

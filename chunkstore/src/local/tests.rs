@@ -502,7 +502,9 @@ async fn a_look_at_a_store_changes_nothing() {
     fs::create_dir(pack_path(dir.path(), last + 2)).unwrap();
     let before = content_of(dir.path());
     let reader = LocalReader::open(dir.path()).unwrap();
-    let counts = reader.verify(|_| ());
+    let counts = reader.verify(Some(&|_| vec![[8; 32], DOMAIN.key]), |_| ());
+    assert_eq!((counts.intact, counts.damaged), (16, 1));
+    let counts = reader.verify(None, |_| ());
     assert_eq!(content_of(dir.path()), before);
     assert_eq!(
         counts,
@@ -525,6 +527,41 @@ async fn a_look_at_a_store_changes_nothing() {
             &pack_path(dir.path(), last + 2)
         ]
     );
+    // With another key than theirs no chunk has its name; in a domain that is not known that cannot
+    // be told.
+    let counts = reader.verify(Some(&|_| Vec::new()), |_| ());
+    assert_eq!((counts.intact, counts.damaged), (16, 1));
+    let counts = reader.verify(Some(&|_| vec![[8; 32]]), |_| ());
+    assert_eq!((counts.intact, counts.damaged), (0, 17));
+    assert!(
+        chunks
+            .iter()
+            .all(|(id, _)| !reader.contains(DOMAIN.id, *id))
+    );
     assert!(LocalReader::open(&dir.path().join("nothing")).is_err());
     assert!(!dir.path().join("nothing").exists());
+}
+
+/// A pipe in a pack's place would be waited for.
+#[tokio::test]
+async fn a_pipe_is_no_pack() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = LocalStore::open(dir.path(), small_packs(), clock()).unwrap();
+    let chunks = fill(&store, 3).await;
+    store.sync().await.unwrap();
+    drop(store);
+    let pipe = pack_path(dir.path(), 77);
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    let fifo = rustix::fs::FileType::Fifo;
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, fifo, mode, 0).unwrap();
+    let reader = LocalReader::open(dir.path()).unwrap();
+    assert_eq!(reader.unreadable()[0].path, pipe);
+    assert_eq!(reader.unreadable()[0].why, "not a regular file");
+    assert!(chunks.iter().all(|(id, _)| reader.contains(DOMAIN.id, *id)));
+    drop(reader);
+    let refused = LocalStore::open(dir.path(), small_packs(), clock()).unwrap_err();
+    assert!(
+        refused.to_string().contains("not a regular file"),
+        "{refused}"
+    );
 }

@@ -6,7 +6,7 @@ use std::io;
 use base::{ChunkId, DomainId};
 
 use super::index::Index;
-use super::pack::{PackEntry, PackFiles, scan};
+use super::pack::{PackEntry, PackFiles, record_bytes, scan};
 use super::sidecar::Sidecar;
 use super::{LocalStore, Shared};
 
@@ -17,9 +17,16 @@ pub struct Verified {
     pub domain: DomainId,
     /// Its name.
     pub id: ChunkId,
-    /// Whether its record is intact and its content can be unpacked.
+    /// Whether its record is intact and its content can be unpacked; and, if names were to be
+    /// checked, has the chunk's name.
     pub intact: bool,
+    /// What its record takes in its pack, in bytes.
+    pub record_bytes: u64,
 }
+
+/// The keys that the names of a domain's chunks are made with; none for a domain that is not known,
+/// whose names cannot be checked.
+pub type NameKeys<'a> = &'a dyn Fn(DomainId) -> Vec<[u8; 32]>;
 
 /// The sum of a check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,15 +83,18 @@ impl Shared {
         Verifier {
             packs: &self.shelf.packs,
             index: &self.shelf.index,
+            names: None,
         }
     }
 }
 
 /// Reads packs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) struct Verifier<'a> {
     pub(crate) packs: &'a PackFiles,
     pub(crate) index: &'a Index,
+    /// To compare the content of each chunk with its name.
+    pub(crate) names: Option<NameKeys<'a>>,
 }
 
 impl Verifier<'_> {
@@ -124,6 +134,7 @@ impl Verifier<'_> {
                 domain: entry.domain,
                 id: entry.id,
                 intact,
+                record_bytes: record_bytes(entry.stored_bytes),
             });
         }
     }
@@ -134,7 +145,18 @@ impl Verifier<'_> {
             header.domain == entry.domain
                 && header.id == entry.id
                 && header.matches_body(&body)
-                && header.plain(body).is_some()
+                && (header.plain(body)).is_some_and(|plain| self.is_named(entry, &plain))
         })
+    }
+
+    /// Whether content has the chunk's name, as far as that is to be checked.
+    fn is_named(self, entry: &PackEntry, plain: &[u8]) -> bool {
+        let Some(names) = self.names else {
+            return true;
+        };
+        let keys = names(entry.domain);
+        let id = entry.id.as_bytes();
+        let has_name = |key: &[u8; 32]| blake3::keyed_hash(key, plain).as_bytes() == id;
+        keys.is_empty() || keys.iter().any(has_name)
     }
 }

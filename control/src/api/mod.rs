@@ -9,6 +9,7 @@ mod glob;
 mod health;
 mod history;
 mod input;
+mod keeping;
 mod lineage;
 mod patch;
 mod paths;
@@ -16,6 +17,8 @@ mod reading;
 mod sending;
 mod serving;
 mod sessions;
+mod tokens;
+mod transfer;
 mod workspaces;
 
 pub(crate) use serving::Serving;
@@ -31,6 +34,7 @@ use metadata::store::{Store, StoreError};
 
 use crate::metrics::Counted;
 use crate::mount_line::MountTarget;
+use crate::remover::Remover;
 use crate::status::ApiError;
 
 /// Largest request body, in bytes: many times what any call needs.
@@ -44,7 +48,18 @@ pub struct ApiState {
     clock: Arc<dyn Clock>,
     tasks: Tasks,
     target: MountTarget,
+    own: Own,
     draining: AtomicBool,
+    transfers: transfer::Limits,
+}
+
+/// What a server has of its own.
+#[derive(Debug)]
+pub(crate) struct Own {
+    /// Names the token of commands on its machine.
+    pub(crate) token: [u8; 8],
+    /// Removes workspaces.
+    pub(crate) remover: Remover,
 }
 
 impl ApiState {
@@ -56,6 +71,7 @@ impl ApiState {
         clock: Arc<dyn Clock>,
         tasks: Tasks,
         target: MountTarget,
+        own: Own,
     ) -> Self {
         Self {
             store,
@@ -63,7 +79,9 @@ impl ApiState {
             clock,
             tasks,
             target,
+            own,
             draining: AtomicBool::new(false),
+            transfers: transfer::Limits::default(),
         }
     }
 
@@ -106,6 +124,28 @@ impl ApiState {
     }
 }
 
+/// Paths about what is kept, and about tokens.
+fn keeping_routes() -> Router<Arc<ApiState>> {
+    Router::new()
+        .route("/v1/removals", get(keeping::removals))
+        .route(
+            "/v1/workspaces/{name}/retention",
+            get(keeping::retention)
+                .put(keeping::set_retention)
+                .delete(keeping::end_retention),
+        )
+        .route(
+            "/v1/workspaces/{name}/pins",
+            get(keeping::pins).post(keeping::add_pin),
+        )
+        .route(
+            "/v1/workspaces/{name}/pins/{version}",
+            axum::routing::delete(keeping::remove_pin),
+        )
+        .route("/v1/tokens", get(tokens::list).post(tokens::create))
+        .route("/v1/tokens/{id}", axum::routing::delete(tokens::revoke))
+}
+
 /// All paths of the API.
 pub fn router(state: Arc<ApiState>) -> Router {
     Router::new()
@@ -116,7 +156,11 @@ pub fn router(state: Arc<ApiState>) -> Router {
             "/v1/workspaces",
             get(workspaces::list).post(workspaces::create),
         )
-        .route("/v1/workspaces/{name}", get(workspaces::show))
+        .route(
+            "/v1/workspaces/{name}",
+            get(workspaces::show).delete(keeping::delete_workspace),
+        )
+        .merge(keeping_routes())
         .route("/v1/sessions", get(sessions::list).post(sessions::open))
         .route(
             "/v1/sessions/{session}",
@@ -166,6 +210,11 @@ pub fn router(state: Arc<ApiState>) -> Router {
             "/v1/sessions/{session}/publish",
             axum::routing::post(history::publish),
         )
+        .route(
+            "/v1/workspaces/{name}/import",
+            axum::routing::post(transfer::import),
+        )
+        .route("/v1/workspaces/{name}/export", get(transfer::export))
         .route("/v1/gc", get(gc::list).post(gc::start))
         .route("/v1/gc/{run}", get(gc::show))
         .fallback(async || ApiError::no_route())

@@ -20,6 +20,7 @@ use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use axum::response::{IntoResponse, Response};
 use base::{Clock, Tasks};
+use futures_util::StreamExt;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
@@ -149,13 +150,19 @@ impl Serving {
         }
     }
 
-    async fn answer(&self, request: Request<Incoming>, guest: &Guest) -> Response {
+    async fn answer(&self, request: Request<Incoming>, guest: &Arc<Guest>) -> Response {
         let (head, body) = request.into_parts();
-        let body = match axum::body::to_bytes(Body::new(body), BODY_BYTES_MAX).await {
-            Ok(body) => body,
-            Err(error) => return bad_body(&error).into_response(),
+        let body = Body::new(body);
+        let body = if super::transfer::takes_a_stream(&head) {
+            // It has patience of its own with its peer.
+            body
+        } else {
+            match axum::body::to_bytes(body, BODY_BYTES_MAX).await {
+                Ok(body) => Body::from(body),
+                Err(error) => return bad_body(&error).into_response(),
+            }
         };
-        let _working = guest.work(&*self.clock);
+        let working = guest.work(&self.clock);
         let is_call = head.uri.path().starts_with("/v1/");
         let call = if is_call {
             match self.calls.try_acquire() {
@@ -168,11 +175,24 @@ impl Serving {
         } else {
             None
         };
-        let request = Request::from_parts(head, Body::from(body));
+        let gives_a_stream = super::transfer::gives_a_stream(&head);
+        let request = Request::from_parts(head, body);
         let Ok(response) = self.routes.call(request).await;
         drop(call);
+        if gives_a_stream {
+            return response.map(|body| working_until_its_end(body, working));
+        }
+        drop(working);
         response
     }
+}
+
+/// An answer that is worked on until all of it was taken.
+fn working_until_its_end(body: Body, working: Working) -> Body {
+    Body::from_stream(body.into_data_stream().map(move |part| {
+        let _until_here = &working;
+        part
+    }))
 }
 
 fn bad_body(error: &axum::Error) -> ApiError {
@@ -258,19 +278,22 @@ impl Guest {
     }
 
     /// It works until the result is dropped.
-    fn work<'a>(&'a self, clock: &'a dyn Clock) -> Working<'a> {
+    fn work(self: &Arc<Self>, clock: &Arc<dyn Clock>) -> Working {
         *self.waits.lock() = None;
-        Working { guest: self, clock }
+        Working {
+            guest: Arc::clone(self),
+            clock: Arc::clone(clock),
+        }
     }
 }
 
 /// A connection that works on a request.
-struct Working<'a> {
-    guest: &'a Guest,
-    clock: &'a dyn Clock,
+struct Working {
+    guest: Arc<Guest>,
+    clock: Arc<dyn Clock>,
 }
 
-impl Drop for Working<'_> {
+impl Drop for Working {
     fn drop(&mut self) {
         *self.guest.waits.lock() = Some(self.clock.monotonic());
     }
@@ -457,7 +480,7 @@ mod tests {
         let is_present = |id: u64| guests.present.lock().contains_key(&id);
         assert!(is_present(modest.id) && !is_present(hogs[0].id));
         // None waits: there is no room.
-        let clock = ManualClock::new(Timestamp::EPOCH);
+        let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(Timestamp::EPOCH));
         let present: Vec<_> = guests.present.lock().values().cloned().collect();
         let mut working: Vec<_> = present.iter().map(|guest| guest.work(&clock)).collect();
         assert!(guests.admit(addresses[0], second).is_none());

@@ -1,14 +1,16 @@
 //! `holdfast check`.
 
+mod content;
 mod nodes;
+mod told;
 
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::{ChunkId, Clock, DomainId, SystemClock};
-use chunkstore::local::{LocalReader, VerifyCounts};
-use metadata::check::{CheckOptions, Counts, Problem, Remedy, Report, check};
+use chunkstore::local::LocalReader;
+use metadata::check::{CheckOptions, Counts, Remedy, Report, check};
 use metadata::kv::embedded::{EmbeddedKv, EmbeddedOptions};
 
 use self::nodes::ReadTrees;
@@ -35,6 +37,24 @@ pub(super) fn run(args: &cli::Check, json: bool) -> Result<u8, Failure> {
     } else {
         look_at_chunks(&dir)?.map(Arc::new)
     };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::io("start", &error))?;
+    let read = |error| Failure::error(format_args!("read the metadata store: {error}"));
+    // First, so that it is known what is damaged when it is found who uses it.
+    let content = match &chunks {
+        Some(chunks) => {
+            let names = if args.deep {
+                let domains = runtime.block_on(content::domains(&kv));
+                Some(domains.map_err(read)?)
+            } else {
+                None
+            };
+            Some(content::verify(chunks, names.as_ref()))
+        }
+        None => None,
+    };
     // Without content every node would be missing, as every chunk.
     let trees = ReadTrees::new(chunks.clone());
     let exists = |domain: DomainId, id: ChunkId| match &chunks {
@@ -48,17 +68,33 @@ pub(super) fn run(args: &cli::Check, json: bool) -> Result<u8, Failure> {
         chunk_exists: (!args.metadata_only).then_some(&exists),
         progress: std::io::stderr().is_terminal().then_some(&tell),
     };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::io("start", &error))?;
-    let mut report = runtime
-        .block_on(check(&kv, options))
-        .map_err(|error| Failure::error(format_args!("read the metadata store: {error}")))?;
-    let content = chunks.as_ref().map(|chunks| verify(chunks, &mut report));
+    let mut report = runtime.block_on(check(&kv, options)).map_err(read)?;
     kv.close();
-    print(&report, content.as_ref(), json)?;
+    if let Some(content) = &content {
+        content.tell(&mut report);
+    }
+    let notes = look_for_loss(&dir, args, &mut report);
+    told::print(&report, content.as_ref(), notes, json)?;
     Ok(if report.is_clean() { 0 } else { FOUND })
+}
+
+/// What the files of a data directory say beside what is in them. Gives what is no damage.
+fn look_for_loss(dir: &DataDir, args: &cli::Check, report: &mut Report) -> Vec<String> {
+    let is_finished = dir.is_finished();
+    let is_empty = report.counts.keys == 0;
+    if !args.metadata_only && is_finished && !dir.chunks().exists() {
+        let what = "is missing, and the content of files with it";
+        report.add(dir.chunks().display().to_string(), what, Remedy::Store);
+    }
+    if is_empty && is_finished {
+        let what = "holds nothing, although a server has used it";
+        report.add(dir.metadata().display().to_string(), what, Remedy::Store);
+    } else if is_empty {
+        let note = "the data directory is not finished being made, and nothing is in it yet: its \
+                    first server was stopped while it started; start a server once";
+        return vec![note.to_owned()];
+    }
+    Vec::new()
 }
 
 /// The chunk store, if there is one yet.
@@ -72,52 +108,6 @@ fn look_at_chunks(dir: &DataDir) -> Result<Option<LocalReader>, Failure> {
         .map_err(|error| of_open_chunks(&error))
 }
 
-/// What was found of the stored content.
-#[derive(Debug)]
-struct Content {
-    counts: VerifyCounts,
-    /// What is no damage and yet worth knowing.
-    notes: Vec<String>,
-}
-
-/// Reads all content that is stored.
-fn verify(chunks: &LocalReader, report: &mut Report) -> Content {
-    for pack in chunks.unreadable() {
-        let place = pack.path.display().to_string();
-        let what = format!(
-            "cannot be read, and nothing in it was checked: {}",
-            pack.why
-        );
-        report.add(place, what, Remedy::Store);
-    }
-    let counts = chunks.verify(|chunk| {
-        if !chunk.intact {
-            let place = format!("chunk {}", chunk.id);
-            report.add(place, "its content is damaged", Remedy::Store);
-        }
-    });
-    let known = u64::try_from(chunks.unreadable().len()).unwrap_or(u64::MAX);
-    if counts.unreadable_packs > known {
-        let what = format!(
-            "{} packs became unreadable while they were read",
-            counts.unreadable_packs - known
-        );
-        report.add("chunks", what, Remedy::Store);
-    }
-    let notes = chunks.torn().iter().map(|tail| {
-        format!(
-            "{} ends in {} bytes of a record that was never finished; the next server does not \
-             use them, and nothing that was acknowledged is in them",
-            tail.path.display(),
-            tail.bytes
-        )
-    });
-    Content {
-        notes: notes.collect(),
-        counts,
-    }
-}
-
 /// Says from time to time how far a check is.
 #[derive(Debug, Default)]
 struct Progress {
@@ -127,103 +117,13 @@ struct Progress {
 impl Progress {
     fn tell(&self, counts: &Counts) {
         let told = self.told.load(Ordering::Relaxed);
-        if counts.keys >= told + KEYS_BETWEEN {
-            self.told.store(counts.keys, Ordering::Relaxed);
-            let (keys, inodes) = (counts.keys, counts.inodes);
-            output::note(&format!("checked {keys} keys, {inodes} inodes"));
+        let seen = counts.keys + counts.inodes + counts.entries;
+        if seen >= told + KEYS_BETWEEN {
+            self.told.store(seen, Ordering::Relaxed);
+            let (keys, trees, inodes) = (counts.keys, counts.trees, counts.inodes);
+            output::note(&format!(
+                "checked {keys} keys, {trees} trees, {inodes} inodes"
+            ));
         }
     }
-}
-
-fn print(report: &Report, content: Option<&Content>, json: bool) -> Result<(), Failure> {
-    if json {
-        output::json(&report_as_json(report, content))
-    } else {
-        output::text(&as_text(report, content))
-    }
-}
-
-fn report_as_json(report: &Report, content: Option<&Content>) -> serde_json::Value {
-    let problems: Vec<_> = report.problems.iter().map(as_json).collect();
-    let counts = &report.counts;
-    serde_json::json!({
-        "clean": report.is_clean(),
-        "problems_total": report.problems_total,
-        "problems": problems,
-        "notes": content.map_or(&[][..], |content| &content.notes),
-        "content": content.map(|content| serde_json::json!({
-            "intact": content.counts.intact,
-            "damaged": content.counts.damaged,
-            "unreadable_packs": content.counts.unreadable_packs,
-        })),
-        "counts": {
-            "keys": counts.keys,
-            "workspaces": counts.workspaces,
-            "sessions": counts.sessions,
-            "inodes": counts.inodes,
-            "entries": counts.entries,
-            "blocks": counts.blocks,
-            "chunks": counts.chunks,
-            "replies": counts.replies,
-            "tickets": counts.tickets,
-            "commits": counts.commits,
-            "refs": counts.refs,
-            "operations": counts.operations,
-            "trees": counts.trees,
-        },
-    })
-}
-
-fn as_text(report: &Report, content: Option<&Content>) -> String {
-    let mut lines: Vec<String> = report.problems.iter().map(ToString::to_string).collect();
-    let told = u64::try_from(report.problems.len()).unwrap_or(u64::MAX);
-    let more = report.problems_total.saturating_sub(told);
-    if more > 0 {
-        lines.push(format!("and {more} more"));
-    }
-    let problems = report.problems.iter();
-    let mut remedies: Vec<&str> = problems.map(|problem| problem.remedy.advice()).collect();
-    remedies.sort_unstable();
-    remedies.dedup();
-    let remedies = remedies.into_iter();
-    lines.extend(remedies.map(|advice| format!("what to do: {advice}")));
-    if let Some(Content { counts, notes }) = content {
-        lines.extend(notes.iter().map(|note| format!("note: {note}")));
-        lines.push(format!(
-            "content: {} chunks intact, {} damaged, {} packs unreadable",
-            counts.intact, counts.damaged, counts.unreadable_packs
-        ));
-    }
-    lines.push(verdict(report));
-    lines.join("\n")
-}
-
-fn verdict(report: &Report) -> String {
-    let verdict = match report.problems_total {
-        0 => "clean".to_owned(),
-        1 => "1 problem".to_owned(),
-        problems => format!("{problems} problems"),
-    };
-    let counts = &report.counts;
-    format!(
-        "{verdict}: {} keys, {} workspaces, {} sessions, {} commits, {} trees, {} inodes, {} \
-         entries, {} blocks, {} chunks looked at",
-        counts.keys,
-        counts.workspaces,
-        counts.sessions,
-        counts.commits,
-        counts.trees,
-        counts.inodes,
-        counts.entries,
-        counts.blocks,
-        counts.chunks
-    )
-}
-
-fn as_json(problem: &Problem) -> serde_json::Value {
-    serde_json::json!({
-        "place": problem.place,
-        "problem": problem.what,
-        "advice": problem.remedy.advice(),
-    })
 }

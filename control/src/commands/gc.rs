@@ -56,6 +56,18 @@ fn told(this: &Collection) -> String {
         this.dead_chunks,
         mebibytes(this.dead_bytes)
     )];
+    if this.expired_commits > 0 {
+        let (commits, nodes) = (this.expired_commits, this.expired_nodes);
+        lines.push(if this.dry_run {
+            format!(
+                "retention would let go {commits} commits, whose trees have {nodes} nodes that \
+                 nothing else has"
+            )
+        } else {
+            let entries = this.expired_log_entries;
+            format!("retention let go {commits} commits and {entries} log entries")
+        });
+    }
     if this.dry_run {
         lines.push("dry run: nothing was removed".into());
         return lines.join("\n");

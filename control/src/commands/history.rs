@@ -425,7 +425,7 @@ pub(super) fn operations(command: OpCommand, json: bool) -> Result<(), Failure> 
 }
 
 /// Up to `limit` members of a list.
-fn pages<T: serde::de::DeserializeOwned>(
+pub(super) fn pages<T: serde::de::DeserializeOwned>(
     client: &Client,
     query: &str,
     limit: usize,

@@ -1,6 +1,6 @@
 //! `holdfast workspace`.
 
-use super::client;
+use super::{client, keeping};
 use crate::cli::WorkspaceCommand;
 use crate::client::Client;
 use crate::failure::Failure;
@@ -30,7 +30,16 @@ pub(super) fn run(command: WorkspaceCommand, json: bool) -> Result<(), Failure> 
             }
             output::text(&format!("workspace {} is made", made.name))
         }
-        WorkspaceCommand::Ls { server } => list(&client(&server)?, json),
+        WorkspaceCommand::Ls { removing, server } => {
+            let client = client(&server)?;
+            if removing {
+                keeping::removals(&client, json)
+            } else {
+                list(&client, json)
+            }
+        }
+        WorkspaceCommand::Delete(args) => keeping::delete_workspace(&args, json),
+        WorkspaceCommand::Retention(args) => keeping::retention(&args, json),
     }
 }
 

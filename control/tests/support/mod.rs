@@ -1,6 +1,8 @@
 //! Runs the built binary, as people do.
 #![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)] // Shared by several test binaries.
 
+pub mod files;
+
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};

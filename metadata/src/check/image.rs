@@ -8,12 +8,14 @@ use base::limits::{INLINE_BLOCK_BYTES_MAX, INLINE_FILE_BYTES_MAX, PATCH_BYTES_MA
 use base::{CommitId, DomainId, InodeId, Name, SessionId, WorkspaceId};
 use bytes::Bytes;
 
-use super::{Checker, Remedy};
+use super::changes::Changed;
+use super::{Checker, Owner, Remedy};
 use crate::image::{Block, Body, NameHasher, Usage, allocated};
 use crate::keyspace;
 use crate::keyspace::image::{self as keys, ImageKey};
 use crate::kv::KvError;
 use crate::layers::{Base, ImageError, ImageScan, Layers};
+use crate::record::commit::CommitRecord;
 use crate::record::conflict::Conflict;
 use crate::record::entry::Entry;
 use crate::record::inode::InodeRecord;
@@ -36,23 +38,23 @@ pub(super) enum Of {
 }
 
 /// Where an image is.
-enum View {
+pub(super) enum View {
     Layers(Layers),
     /// Nothing is over it.
     Base(Base),
 }
 
 /// A walk over the files of one image.
-struct Walk {
-    of: Of,
-    view: View,
-    hasher: NameHasher,
+pub(super) struct Walk {
+    pub(super) of: Of,
+    pub(super) view: View,
+    pub(super) hasher: NameHasher,
     block_bytes: u64,
-    domain: DomainId,
-    flush: FlushRecord,
+    pub(super) domain: DomainId,
+    pub(super) flush: FlushRecord,
     /// First inode number that the workspace has not given out.
     numbers_end: u64,
-    usage: Usage,
+    pub(super) usage: Usage,
     /// Directories known to hang below the root.
     known: HashSet<InodeId>,
 }
@@ -100,13 +102,27 @@ impl Checker<'_> {
         };
         let place = (Of::Session(id), record.workspace);
         if let Some(root) = record.base {
-            let checked = self.check_tree(place.0, place.1, (&tree, root)).await;
+            let owner = Owner {
+                of: place.0,
+                workspace: place.1,
+                root,
+            };
+            let like = self.tree_of_commit(record).await?;
+            let checked = self.check_tree(owner, (workspace, &tree), like).await?;
             if checked.is_none() {
-                return Ok(());
+                let layers = session_layers(id, record, workspace, tree);
+                let view = View::Layers(layers);
+                let walk = self.begin_walk(place, workspace, view).await?;
+                return self.check_own_chunks(&walk).await;
             }
         }
         let layers = session_layers(id, record, workspace, tree);
-        let bare = self.bare_base(&layers).await?.map(|root| (place.1, root));
+        let base = layers.base().root().map(|root| (place.1, root));
+        let base = base.and_then(|base| self.images.get(&base).copied());
+        let changed = match base {
+            Some(_) => self.changes_of_layers(&layers).await?,
+            None => Changed::Everything,
+        };
         let mut walk = self
             .begin_walk(place, workspace, View::Layers(layers))
             .await?;
@@ -114,52 +130,69 @@ impl Checker<'_> {
         // One that cannot be decoded is told where it is read.
         let flush = flush.and_then(|value| FlushRecord::decode(&value).ok());
         walk.flush = flush.unwrap_or_default();
-        match bare.and_then(|bare| self.images.get(&bare).copied()) {
-            Some(usage) => walk.usage = usage,
-            None if self.walk_image(&mut walk).await? => {
-                self.images.extend(bare.map(|bare| (bare, walk.usage)));
+        let from = self.report.problems.len();
+        let is_read = match (&changed, base) {
+            (Changed::Some(changes), Some(usage)) => {
+                self.check_changes(&mut walk, changes, usage).await?
             }
-            None => return Ok(()),
+            _ => self.walk_image(&mut walk).await?,
+        };
+        self.name_paths(&walk, from).await?;
+        if is_read {
+            self.check_totals(id, &walk, record);
         }
-        self.check_totals(id, &walk, record);
         Ok(())
     }
 
-    /// The files of an image that is a tree and nothing else, and what they use, if all was read.
-    pub(super) async fn check_base_image(
-        &mut self,
-        of: Of,
-        workspace: WorkspaceId,
-        record: &WorkspaceRecord,
-        base: Base,
-    ) -> Result<Option<Usage>, KvError> {
-        let view = View::Base(base);
-        let mut walk = self.begin_walk((of, workspace), record, view).await?;
-        let is_read = self.walk_image(&mut walk).await?;
-        Ok(is_read.then_some(walk.usage))
-    }
-
-    /// The tree below layers in which there is nothing.
-    async fn bare_base(&self, layers: &Layers) -> Result<Option<Root>, KvError> {
-        let Some(root) = layers.base().root() else {
+    /// The tree of the commit that a session stands on.
+    async fn tree_of_commit(&self, record: &SessionRecord) -> Result<Option<Root>, KvError> {
+        let Some(id) = record.commit else {
             return Ok(None);
         };
-        for layer in layers.all() {
-            let range = keyspace::delta_range(layer.session, layer.generation);
-            if self.reader.first(&range).await?.is_some() {
-                return Ok(None);
+        let key = keyspace::commit(record.workspace, id);
+        let value = self.reader.get(&key).await?;
+        let commit = value.and_then(|value| CommitRecord::decode(&value).ok());
+        Ok(commit.map(|commit| Root::from_bytes(*commit.tree.as_bytes())))
+    }
+
+    /// The files of an image that is a tree and nothing else. `false` if not all was read.
+    pub(super) async fn check_base_image(
+        &mut self,
+        (of, workspace): (Of, WorkspaceId),
+        record: &WorkspaceRecord,
+        base: Base,
+        changed: Changed,
+    ) -> Result<bool, KvError> {
+        let view = View::Base(base);
+        let mut walk = self.begin_walk((of, workspace), record, view).await?;
+        let from = self.report.problems.len();
+        let is_read = match changed {
+            Changed::Everything => self.walk_image(&mut walk).await?,
+            Changed::Some(changes) => {
+                let none = Usage::default();
+                self.check_changes(&mut walk, &changes, none).await?
             }
-        }
-        Ok(Some(root))
+        };
+        self.name_paths(&walk, from).await?;
+        Ok(is_read)
     }
 
     /// Goes through all keys of an image. `false` if it cannot be read.
     async fn walk_image(&mut self, walk: &mut Walk) -> Result<bool, KvError> {
         let kv = self.reader.kv();
-        let mut scan = match &walk.view {
+        let scan = match &walk.view {
             View::Layers(layers) => ImageScan::new(kv, layers),
             View::Base(base) => ImageScan::of_base(kv, base),
         };
+        self.walk_scan(walk, scan).await
+    }
+
+    /// Goes through some inodes of an image. `false` if they cannot be read.
+    pub(super) async fn walk_scan(
+        &mut self,
+        walk: &mut Walk,
+        mut scan: ImageScan<'_>,
+    ) -> Result<bool, KvError> {
         let mut seen: Option<Seen> = None;
         loop {
             let (key, value) = match scan.next().await {
@@ -297,7 +330,7 @@ impl Checker<'_> {
     }
 
     /// From a directory to what an entry leads to, and back.
-    async fn check_entry(
+    pub(super) async fn check_entry(
         &mut self,
         walk: &Walk,
         dir: InodeId,
@@ -327,7 +360,7 @@ impl Checker<'_> {
     }
 
     /// From an inode to the entry that a name of it is.
-    async fn check_link(
+    pub(super) async fn check_link(
         &mut self,
         walk: &Walk,
         inode: InodeId,
@@ -344,6 +377,15 @@ impl Checker<'_> {
         if !leads_here {
             let what = format!("its name {name:?} is not in directory {parent}");
             self.inode_problem(walk, inode, what);
+        } else if matches!(walk.view, View::Layers(_))
+            && self
+                .image_value(walk, &keys::inode(parent))
+                .await?
+                .is_none()
+        {
+            // With its attributes a layer hides all of an inode, and names it no more.
+            let what = format!("its name {name:?} is in directory {parent}, which does not exist");
+            self.inode_problem(walk, inode, what);
         }
         Ok(())
     }
@@ -351,11 +393,7 @@ impl Checker<'_> {
     fn check_block(&mut self, walk: &Walk, seen: &Seen, index: u32, block: &Block) {
         let inode = seen.inode;
         let mut problem = |what: String| {
-            self.report.add(
-                place(walk, inode),
-                format!("block {index} {what}"),
-                walk.of.remedy(),
-            );
+            (self.report).add_of(walk.of, inode, format!("block {index} {what}"));
         };
         let end = u64::from(block.end());
         let size = seen
@@ -390,7 +428,8 @@ impl Checker<'_> {
                 }
                 let exists = self.options.chunk_exists;
                 if exists.is_some_and(|exists| !exists(walk.domain, *id)) {
-                    problem(format!("needs chunk {id}, which is missing"));
+                    problem(format!("needs chunk {id}, which is missing or damaged"));
+                    self.is_damaged = true;
                 }
                 self.report.counts.chunks += 1;
             }
@@ -502,7 +541,7 @@ impl Checker<'_> {
 
     /// The attributes of an inode. What cannot be decoded is told where it is read, and taken for
     /// missing here.
-    async fn inode_record(
+    pub(super) async fn inode_record(
         &self,
         walk: &Walk,
         inode: InodeId,
@@ -513,7 +552,11 @@ impl Checker<'_> {
 
     /// The value of an image key. One that cannot be read is told where its layer is, and taken
     /// for missing here.
-    async fn image_value(&self, walk: &Walk, key: &[u8]) -> Result<Option<Bytes>, KvError> {
+    pub(super) async fn image_value(
+        &self,
+        walk: &Walk,
+        key: &[u8],
+    ) -> Result<Option<Bytes>, KvError> {
         let txn = self.reader.kv().begin();
         let value = match &walk.view {
             View::Layers(layers) => layers.get(txn.as_ref(), key).await,
@@ -538,8 +581,8 @@ impl Checker<'_> {
             .ok()
     }
 
-    fn inode_problem(&mut self, walk: &Walk, inode: InodeId, what: impl Into<String>) {
-        (self.report).add(place(walk, inode), what, walk.of.remedy());
+    pub(super) fn inode_problem(&mut self, walk: &Walk, inode: InodeId, what: impl Into<String>) {
+        self.report.add_of(walk.of, inode, what);
     }
 }
 
@@ -625,8 +668,4 @@ impl Seen {
         unless(inline_fits, "has content that does not fit it".into());
         found
     }
-}
-
-fn place(walk: &Walk, inode: InodeId) -> String {
-    format!("{}, inode {inode}", walk.of)
 }

@@ -2,8 +2,15 @@
 
 use std::fmt;
 
+use base::InodeId;
+
+use super::image::Of;
+
 /// Most problems that are told one by one; the rest is counted.
 pub const PROBLEMS_MAX: usize = 1000;
+
+/// Most uses of what is damaged that are told one by one.
+pub const USES_MAX: usize = 200;
 
 /// What was looked at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,6 +63,19 @@ pub struct Problem {
     pub what: String,
     /// What to do.
     pub remedy: Remedy,
+    /// The inode of the image that `place` names, if it is about one.
+    pub(super) inode: Option<InodeId>,
+}
+
+/// A file that something damaged or missing is used by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Use {
+    /// The session or commit.
+    pub of: String,
+    /// The file's path from the root directory; `None` if it is not known.
+    pub path: Option<Vec<u8>>,
+    /// What is damaged or missing.
+    pub what: String,
 }
 
 /// All that a check found.
@@ -67,6 +87,10 @@ pub struct Report {
     pub problems_total: u64,
     /// What was looked at.
     pub counts: Counts,
+    /// Who uses what is damaged or missing in trees: the first [`USES_MAX`].
+    pub uses: Vec<Use>,
+    /// Sessions and commits whose uses are not told, or not all.
+    pub uses_left_out: u64,
 }
 
 impl Report {
@@ -78,12 +102,23 @@ impl Report {
 
     /// Notes a problem.
     pub fn add(&mut self, place: impl Into<String>, what: impl Into<String>, remedy: Remedy) {
+        self.note(place.into(), what.into(), remedy, None);
+    }
+
+    /// Notes a problem of a file.
+    pub(super) fn add_of(&mut self, of: Of, inode: InodeId, what: impl Into<String>) {
+        let place = format!("{of}, inode {inode}");
+        self.note(place, what.into(), of.remedy(), Some(inode));
+    }
+
+    fn note(&mut self, place: String, what: String, remedy: Remedy, inode: Option<InodeId>) {
         self.problems_total += 1;
         if self.problems.len() < PROBLEMS_MAX {
             self.problems.push(Problem {
-                place: place.into(),
-                what: what.into(),
+                place,
+                what,
                 remedy,
+                inode,
             });
         }
     }

@@ -38,14 +38,6 @@ impl Checker<'_> {
             self.check_format(&value);
             return Ok(());
         }
-        for (key, what) in [
-            (keyspace::format(), "format record"),
-            (keyspace::handle_keys(), "handle keys"),
-        ] {
-            if self.reader.get(&key).await?.is_none() {
-                self.report.add(what, "is missing", Remedy::Store);
-            }
-        }
         let deltas = keyspace::all_deltas();
         let before = KeyRange {
             start: Bytes::new(),
@@ -55,9 +47,43 @@ impl Checker<'_> {
             start: deltas.end.clone(),
             end: Bytes::from_static(&[0xff]),
         };
+        let everything = KeyRange {
+            start: before.start.clone(),
+            end: after.end.clone(),
+        };
+        if self.reader.first(&everything).await?.is_none() {
+            // Its first server was stopped before it began.
+            return Ok(());
+        }
+        self.check_required().await?;
         self.check_range(before).await?;
         self.check_layers(deltas).await?;
-        self.check_range(after).await
+        // Commits before sessions: what a session begins with is mostly one's.
+        let sessions = keyspace::all_sessions();
+        let between = KeyRange {
+            start: after.start,
+            end: sessions.start.clone(),
+        };
+        self.check_range(between).await?;
+        self.check_commit_images().await?;
+        let rest = KeyRange {
+            start: sessions.start,
+            end: after.end,
+        };
+        self.check_range(rest).await
+    }
+
+    /// That what a first start writes is there.
+    async fn check_required(&mut self) -> Result<(), KvError> {
+        for (key, what) in [
+            (keyspace::format(), "format record"),
+            (keyspace::handle_keys(), "handle keys"),
+        ] {
+            if self.reader.get(&key).await?.is_none() {
+                self.report.add(what, "is missing", Remedy::Store);
+            }
+        }
+        Ok(())
     }
 
     async fn check_range(&mut self, range: KeyRange) -> Result<(), KvError> {
@@ -256,6 +282,10 @@ impl Checker<'_> {
             | Key::RefLog(..)
             | Key::OperationLog(..)
             | Key::Operation(..) => self.check_history_key(key, value).await?,
+            Key::Grown(id) => self.check_grown(id, value).await?,
+            Key::Retention(id) => self.check_retention(id, value).await?,
+            Key::Pin(workspace, id) => self.check_pin(workspace, id, value).await?,
+            Key::Deletion(id) => self.check_deletion(id, value).await?,
             // Not in the ranges that come here.
             Key::Delta(..) => {}
         }
@@ -263,6 +293,16 @@ impl Checker<'_> {
     }
 
     async fn check_history_key(&mut self, key: Key, value: &Bytes) -> Result<(), KvError> {
+        // Half of what is being removed is gone.
+        if let Key::Commit(workspace, _)
+        | Key::Reference(workspace, _)
+        | Key::RefLog(workspace, ..)
+        | Key::OperationLog(workspace, ..)
+        | Key::Operation(workspace, _) = &key
+            && self.is_removed(*workspace).await?
+        {
+            return Ok(());
+        }
         match key {
             Key::Commit(workspace, id) => self.check_commit(workspace, id, value).await,
             Key::Reference(workspace, name) => self.check_reference(workspace, &name, value).await,
@@ -349,8 +389,17 @@ impl Checker<'_> {
             self.report.add(&place, what, Remedy::Store);
         }
         let key = keyspace::workspace_name(record.tenant, &record.name);
-        if self.reader.get(&key).await?.as_deref() != Some(&id.raw().to_be_bytes()) {
-            let what = format!("cannot be found by its name {:?}", record.name);
+        let leads_here = self.reader.get(&key).await?.as_deref() == Some(&id.raw().to_be_bytes());
+        // One that is being removed has lost its name.
+        if leads_here == self.is_removed(id).await? {
+            let what = if leads_here {
+                format!(
+                    "is being removed, and still found by its name {:?}",
+                    record.name
+                )
+            } else {
+                format!("cannot be found by its name {:?}", record.name)
+            };
             self.report.add(&place, what, Remedy::Store);
         }
         if self.reader.get(&keyspace::inodes(id)).await?.is_none() {

@@ -52,6 +52,14 @@ pub enum Key {
     OperationLog(WorkspaceId, Timestamp, OperationId),
     /// Where an operation is in the log.
     Operation(WorkspaceId, OperationId),
+    /// The last commit on top of an old one.
+    Grown(WorkspaceId),
+    /// What a workspace keeps of its history.
+    Retention(WorkspaceId),
+    /// A pinned commit.
+    Pin(WorkspaceId, CommitId),
+    /// A workspace that is being removed.
+    Deletion(WorkspaceId),
 }
 
 /// Decodes any key.
@@ -99,6 +107,13 @@ pub fn decode(key: &[u8]) -> Result<Key, KeyError> {
             WorkspaceId::new(fields.u64()?),
             OperationId::new(fields.u64()?),
         ),
+        table::GROWN => Key::Grown(WorkspaceId::new(fields.u64()?)),
+        table::RETENTION => Key::Retention(WorkspaceId::new(fields.u64()?)),
+        table::PIN => Key::Pin(
+            WorkspaceId::new(fields.u64()?),
+            CommitId::new(fields.array()?),
+        ),
+        table::DELETION => Key::Deletion(WorkspaceId::new(fields.u64()?)),
         table::REF => {
             let workspace = WorkspaceId::new(fields.u64()?);
             return Ok(Key::Reference(workspace, text(fields.tail())?));
@@ -165,6 +180,7 @@ mod tests {
 
     use super::super::session_of;
     use super::super::{commit, operation, operation_log, ref_log, reference};
+    use super::super::{deletion, grown, pin, retention};
     use super::super::{delta, handle_keys, inodes, layer_user, session_flush, session_meta};
     use super::super::{session_owner, session_reply, tenant, tenant_name, ticket, ticket_of};
     use super::super::{token, workspace, workspace_name};
@@ -193,6 +209,10 @@ mod tests {
             Key::RefLog(workspace, name, time) => ref_log(*workspace, name, *time),
             Key::OperationLog(workspace, time, id) => operation_log(*workspace, *time, *id),
             Key::Operation(workspace, id) => operation(*workspace, *id),
+            Key::Grown(workspace) => grown(*workspace),
+            Key::Retention(workspace) => retention(*workspace),
+            Key::Pin(workspace, id) => pin(*workspace, *id),
+            Key::Deletion(workspace) => deletion(*workspace),
             Key::Delta(session, generation, part) => {
                 let mut key = delta(*session, *generation);
                 key.extend(match part {
@@ -242,6 +262,10 @@ mod tests {
             Key::RefLog(workspace, [1; 16], Timestamp::new(2, 3)),
             Key::OperationLog(workspace, Timestamp::new(2, 3), OperationId::new(4)),
             Key::Operation(workspace, OperationId::new(4)),
+            Key::Grown(workspace),
+            Key::Retention(workspace),
+            Key::Pin(workspace, CommitId::new([1; 32])),
+            Key::Deletion(workspace),
             delta(ImageKey::Cut { inode, first: 7 }),
             delta(ImageKey::Conflict([8; 16])),
             delta(ImageKey::Inode(inode)),

@@ -33,22 +33,37 @@ impl<'a> ImageScan<'a> {
     /// Reads the image that `layers` make.
     #[must_use]
     pub fn new(kv: &'a dyn Kv, layers: &Layers) -> Self {
-        Self::over(layers.base(), LayerScan::new(kv, layers.all()))
+        Self::over(layers.base(), LayerScan::new(kv, layers.all()), &all())
+    }
+
+    /// Reads what the image that `layers` make has in a range of keys. It begins where an inode's keys
+    /// do.
+    #[must_use]
+    pub fn within(kv: &'a dyn Kv, layers: &Layers, range: &KeyRange) -> Self {
+        let scan = LayerScan::within(kv, layers.all(), range);
+        Self::over(layers.base(), scan, range)
+    }
+
+    /// Reads what the image that is `base` and nothing else has in a range of keys.
+    #[must_use]
+    pub fn of_base_within(kv: &'a dyn Kv, base: &Base, range: &KeyRange) -> Self {
+        Self::over(base, LayerScan::new(kv, []), range)
     }
 
     /// Reads the image that is `base` and nothing else.
     #[must_use]
     pub fn of_base(kv: &'a dyn Kv, base: &Base) -> Self {
-        Self::over(base, LayerScan::new(kv, []))
+        Self::over(base, LayerScan::new(kv, []), &all())
     }
 
-    fn over(base: &Base, layers: LayerScan<'a>) -> Self {
+    fn over(base: &Base, layers: LayerScan<'a>, range: &KeyRange) -> Self {
         let base = match base {
             Base::Empty { root, .. } => {
-                let key = keys::inode(InodeId::ROOT).into();
-                BaseScan::One(Some((key, root.encode())))
+                let key: Bytes = keys::inode(InodeId::ROOT).into();
+                let is_in = range.start <= key && key < range.end;
+                BaseScan::One(is_in.then(|| (key, root.encode())))
             }
-            Base::Tree { tree, root } => BaseScan::Tree(Box::new(tree.scan(*root, &all()))),
+            Base::Tree { tree, root } => BaseScan::Tree(Box::new(tree.scan(*root, range))),
         };
         Self {
             layers,

@@ -80,6 +80,29 @@ impl<'a> LayerScan<'a> {
         }
     }
 
+    /// Reads what `layers`, newest first, hold in a range of image keys. It begins where an inode's
+    /// keys do.
+    #[must_use]
+    pub fn within(
+        kv: &'a dyn Kv,
+        layers: impl IntoIterator<Item = LayerId>,
+        range: &KeyRange,
+    ) -> Self {
+        let cursors = layers.into_iter().map(|layer| {
+            let mut cursor = Cursor::new(layer);
+            cursor.rest = Some(KeyRange {
+                start: join(&cursor.prefix, &range.start),
+                end: join(&cursor.prefix, &range.end),
+            });
+            cursor
+        });
+        Self {
+            kv,
+            cursors: cursors.collect(),
+            inode: None,
+        }
+    }
+
     /// The next thing the layers say.
     ///
     /// # Errors

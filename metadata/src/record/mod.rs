@@ -10,6 +10,7 @@ pub mod entry;
 pub mod inode;
 pub mod operation;
 pub mod reference;
+pub mod retention;
 pub mod session;
 pub mod workspace;
 

@@ -3,9 +3,12 @@
 use base::{SessionId, TenantId, Timestamp};
 use bytes::Bytes;
 
-use super::{Reader, RecordError, Writer};
+use super::{Reader, RecordError, Writer, check_label};
 
 const VERSION: u8 = 1;
+
+/// Version of the record of a token.
+const TOKEN_VERSION: u8 = 2;
 
 /// Version of the stored data as a whole. A release opens data of its own version only. It is raised
 /// when any stored record, key or tree node changes.
@@ -158,21 +161,24 @@ impl TenantRecord {
 }
 
 /// An API token; its key is the hash of its text, which is nowhere stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenRecord {
     /// Whose token it is.
     pub tenant: TenantId,
     /// When it was made.
     pub created: Timestamp,
+    /// What it is for, as whoever made it said; empty for the one that a server makes itself.
+    pub name: String,
 }
 
 impl TokenRecord {
     /// Encodes the value.
     #[must_use]
     pub fn encode(&self) -> Bytes {
-        let mut to = Writer::new(VERSION);
+        let mut to = Writer::new(TOKEN_VERSION);
         to.u64(self.tenant.raw());
         to.time(self.created);
+        to.bytes(self.name.as_bytes());
         to.finish()
     }
 
@@ -182,12 +188,22 @@ impl TokenRecord {
     ///
     /// The bytes are damaged or of another release.
     pub fn decode(record: &[u8]) -> Result<Self, RecordError> {
-        let mut from = Reader::new(record, VERSION)?;
+        // Tokens without a name are of the first version.
+        let version = match record.first() {
+            Some(&VERSION) => VERSION,
+            _ => TOKEN_VERSION,
+        };
+        let mut from = Reader::new(record, version)?;
         let token = Self {
             tenant: TenantId::new(from.u64()?),
             created: from.time()?,
+            name: match version {
+                VERSION => String::new(),
+                _ => from.text()?,
+            },
         };
         from.end()?;
+        check_label("name", &token.name)?;
         Ok(token)
     }
 }
@@ -396,6 +412,7 @@ mod tests {
         let token = TokenRecord {
             tenant: TenantId::DEFAULT,
             created: Timestamp::EPOCH,
+            name: "ci".into(),
         };
         assert_eq!(TokenRecord::decode(&token.encode()), Ok(token));
     }
@@ -412,5 +429,18 @@ mod tests {
         bytes.extend([0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 3]);
         assert_eq!(format.encode(), bytes);
         assert_eq!(FormatRecord::decode(&bytes), Ok(format));
+        let mut token = TokenRecord {
+            tenant: TenantId::new(4),
+            created: Timestamp::new(2, 3),
+            name: "ci".into(),
+        };
+        let fields = [0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 3];
+        let bytes = [&[2][..], &fields, b"\0\0\0\x02ci"].concat();
+        assert_eq!(token.encode(), bytes);
+        assert_eq!(TokenRecord::decode(&bytes), Ok(token.clone()));
+        // As the first tokens are stored.
+        token.name.clear();
+        let bytes = [&[1][..], &fields].concat();
+        assert_eq!(TokenRecord::decode(&bytes), Ok(token));
     }
 }

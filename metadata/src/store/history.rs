@@ -7,7 +7,9 @@
 
 mod commits;
 mod operations;
+mod pins;
 mod refs;
+mod retention;
 mod versions;
 mod walk;
 
@@ -16,10 +18,13 @@ mod tests;
 
 pub use commits::{CommitInfo, NewCommit};
 pub use operations::{OperationInfo, OperationPosition};
+pub use pins::PinInfo;
 pub use refs::{RefInfo, RefLogEntry};
+pub use retention::{Expired, LogsRemoved};
 pub(crate) use walk::LOG_BYTES_MAX;
 pub use walk::{LogFilter, LogHeads, LogHeadsError, LogPage, LogQuery, Walk};
 
+pub(super) use commits::require_commit;
 pub(super) use operations::write_operation;
 
 /// Entries read at a time when listing.

@@ -3,7 +3,8 @@
 use base::{CommitId, Epoch, GatewayId, SessionId, TenantId, Timestamp, WorkspaceId};
 use bytes::Bytes;
 
-use super::history::{CommitInfo, write_operation};
+use super::deletion::require_workspace;
+use super::history::{CommitInfo, require_commit, write_operation};
 use super::tickets::{NewTicket, TICKETS_READ_MAX, hash_in_index, write_ticket};
 use super::{Store, StoreError, damaged};
 use crate::image::{InodeNumbers, Totals, Usage};
@@ -148,8 +149,13 @@ impl Store {
         let (log, operation) = (&log, self.new_operation());
         self.transactor
             .transact(Budget::default(), |txn, _| {
-                // Blind writes under a fresh number: right however often they are applied.
+                // Under a fresh number: right however often it is applied.
                 Box::pin(async move {
+                    require_workspace(txn, kept.workspace).await?;
+                    // One that is removed meanwhile takes its tree along.
+                    if let Some(commit) = commit {
+                        require_commit(txn, kept.workspace, commit).await?;
+                    }
                     txn.set(&keyspace::session_meta(id), &kept.encode());
                     if kept.base.is_some() {
                         txn.set(&keyspace::session_flush(id), &flush.encode());
@@ -302,6 +308,7 @@ impl Store {
                     // A fold or the end of the source conflicts with this read, so what is listed
                     // here exists when this is committed.
                     let from = require_session(txn, tenant, source).await?;
+                    require_workspace(txn, from.workspace).await?;
                     // Before this is committed, and while the source still has it.
                     if let Some(root) = from.base {
                         self.copying(from.workspace, root);
@@ -345,7 +352,7 @@ impl Store {
     }
 
     /// What is logged of a session that an agent makes for a run.
-    fn logged(&self, agent: &str, run: &str, action: Action) -> OperationRecord {
+    pub(super) fn logged(&self, agent: &str, run: &str, action: Action) -> OperationRecord {
         let said = |given: &str, else_: &str| {
             let name = if given.is_empty() { else_ } else { given };
             name.to_owned()
@@ -633,7 +640,7 @@ pub(super) async fn leave_layer(
 }
 
 /// An open session of the tenant, read so that any change of it conflicts.
-async fn require_session(
+pub(super) async fn require_session(
     txn: &dyn Transaction,
     tenant: TenantId,
     id: SessionId,

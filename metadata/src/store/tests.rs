@@ -1,3 +1,5 @@
+mod deletion;
+
 use super::*;
 use crate::kv::memory::MemoryKv;
 use crate::record::session::Identity;

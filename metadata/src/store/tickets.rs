@@ -1,11 +1,11 @@
-//! Mount tickets and API tokens: texts that carry a right, stored as hashes only.
+//! Mount tickets: texts that carry a right, stored as hashes only, as API tokens are.
 
 use base::{SessionId, TenantId, Timestamp};
 
 use super::{Store, StoreError, damaged};
 use crate::keyspace::{self, KeyReader};
 use crate::kv::{Isolation, RangeLimit, Transaction};
-use crate::record::workspace::{TicketRecord, TokenRecord, Uses};
+use crate::record::workspace::{TicketRecord, Uses};
 use crate::transact::Budget;
 
 /// Length of a ticket's or token's text: 160 random bits in base 32.
@@ -304,62 +304,6 @@ impl Store {
             .map(|(key, _)| hash_in_index(key))
             .collect()
     }
-
-    /// Makes an API token for a tenant and returns its text, which is nowhere stored.
-    ///
-    /// # Errors
-    ///
-    /// The store fails.
-    ///
-    /// # Cancellation
-    ///
-    /// Not cancel-safe: the token may exist, and nobody knows its text.
-    pub async fn create_token(&self, tenant: TenantId) -> Result<String, StoreError> {
-        let text = self.ticket_text();
-        self.add_token(tenant, &text).await?;
-        Ok(text)
-    }
-
-    /// Makes `text` an API token of a tenant.
-    ///
-    /// # Errors
-    ///
-    /// The store fails.
-    ///
-    /// # Cancellation
-    ///
-    /// Not cancel-safe: the token may exist.
-    pub async fn add_token(&self, tenant: TenantId, text: &str) -> Result<(), StoreError> {
-        let record = TokenRecord {
-            tenant,
-            created: self.clock.wall(),
-        };
-        let (key, record) = (&keyspace::token(&hash(text)), &record);
-        self.transactor
-            .transact(Budget::default(), |txn, _| {
-                // A blind write: right however often it is applied.
-                Box::pin(async move {
-                    txn.set(key, &record.encode());
-                    Ok::<(), StoreError>(())
-                })
-            })
-            .await?;
-        Ok(())
-    }
-
-    /// Whose API token this text is.
-    ///
-    /// # Errors
-    ///
-    /// `NotFound`, or the store fails.
-    pub async fn check_token(&self, text: &str) -> Result<TenantId, StoreError> {
-        let found = self
-            .read(&keyspace::token(&hash(text)), "API token")
-            .await?;
-        Ok(TokenRecord::decode(&found)
-            .map_err(damaged("API token"))?
-            .tenant)
-    }
 }
 
 pub(super) fn write_ticket(txn: &mut dyn Transaction, ticket: &NewTicket, text: &str) {
@@ -409,6 +353,6 @@ pub fn token_prefix(text: &str) -> [u8; 8] {
 }
 
 /// What is stored of a text.
-fn hash(text: &str) -> [u8; 32] {
+pub(super) fn hash(text: &str) -> [u8; 32] {
     *blake3::hash(text.as_bytes()).as_bytes()
 }

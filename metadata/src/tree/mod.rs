@@ -8,7 +8,7 @@
 //!
 //! Read in this order: `node` (format), `split` (where nodes end), `store` and `cache` (where nodes
 //! come from), `cursor` and `fetch` (moving through a version), then what is done with it: `scan`,
-//! `diff`, `diff3`, `edit`, `walk`.
+//! `diff`, `diff3`, `edit`, `walk`, `verify`, `survey`.
 
 mod cache;
 mod cursor;
@@ -21,7 +21,9 @@ mod node;
 mod scan;
 mod split;
 mod store;
+mod survey;
 mod varint;
+mod verify;
 mod walk;
 
 use std::fmt;
@@ -40,6 +42,7 @@ pub use node::{KEY_BYTES_MAX, LeafEntries, NODE_BYTES_MAX, Node, NodeError, VALU
 pub use scan::Scan;
 pub(crate) use store::NoTrees;
 pub use store::{NodeFuture, NodeStore, Trees};
+pub use survey::{BadPlace, Survey};
 pub use walk::Walk;
 
 use crate::keyspace::image;
@@ -230,6 +233,12 @@ impl Tree {
         }
     }
 
+    /// The deduplication domain of its nodes.
+    #[must_use]
+    pub fn domain(&self) -> DomainId {
+        self.nodes.keys().domain()
+    }
+
     /// A tree with small nodes.
     #[cfg(test)]
     fn small(store: Arc<dyn NodeStore>, cache: Arc<NodeCache>, keys: TreeKeys) -> Self {
@@ -379,42 +388,6 @@ impl Tree {
                     None => editor.remove(key.as_ref()).await?,
                 }
             }
-        }
-    }
-
-    /// Reads a whole version and makes it anew: every node must be there, right, and where the
-    /// content puts it.
-    ///
-    /// # Errors
-    ///
-    /// What is wrong first.
-    pub async fn verify(&self, root: Root) -> Result<Counters, TreeError> {
-        self.verify_each(root, |_, _| {}).await
-    }
-
-    /// As [`Tree::verify`]; calls `each` for every key and its value, in order.
-    ///
-    /// # Errors
-    ///
-    /// As [`Tree::verify`]. `each` may have been called.
-    pub async fn verify_each(
-        &self,
-        root: Root,
-        mut each: impl FnMut(&[u8], &Bytes) + Send,
-    ) -> Result<Counters, TreeError> {
-        let nowhere = self.nodes.storing_nowhere();
-        let mut editor = Editor::new(nowhere, self.rule.clone(), Root::EMPTY).await?;
-        let mut scan = Scan::all(self.nodes.clone(), root);
-        while let Some((key, value)) = scan.next().await? {
-            editor.put(&key, &value).await?;
-            each(&key, &value);
-        }
-        let edited = editor.finish().await?;
-        match (root.0, edited.root.0) {
-            (Some(found), Some(wanted)) if found != wanted => {
-                Err(TreeError::Misshapen { found, wanted })
-            }
-            _ => Ok(edited.counters),
         }
     }
 }

@@ -88,6 +88,8 @@ pub(super) struct Nodes {
     cache: Arc<NodeCache>,
     keys: TreeKeys,
     tasks: Tasks,
+    /// What is put is kept nowhere.
+    is_dry: bool,
 }
 
 impl Nodes {
@@ -102,6 +104,15 @@ impl Nodes {
             cache,
             keys,
             tasks,
+            is_dry: false,
+        }
+    }
+
+    /// The same nodes, of which those that are put are not kept.
+    pub(super) fn without_storing(&self) -> Self {
+        Self {
+            is_dry: true,
+            ..self.clone()
         }
     }
 
@@ -112,6 +123,7 @@ impl Nodes {
             cache: Arc::new(NodeCache::new(0)),
             keys: self.keys.clone(),
             tasks: self.tasks.clone(),
+            is_dry: true,
         }
     }
 
@@ -176,6 +188,9 @@ impl Nodes {
 
     /// Stores a node.
     pub(super) async fn put(&self, node: &Node) -> Result<(), TreeError> {
+        if self.is_dry {
+            return Ok(());
+        }
         self.store.put(node.id(), node.bytes().clone()).await?;
         self.cache.insert(self.keys.domain, node.clone());
         Ok(())
@@ -183,6 +198,9 @@ impl Nodes {
 
     /// Makes what was put durable.
     pub(super) async fn sync(&self) -> Result<(), TreeError> {
+        if self.is_dry {
+            return Ok(());
+        }
         self.store.sync().await
     }
 }

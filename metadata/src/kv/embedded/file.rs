@@ -16,6 +16,8 @@ use redb::{
     StorageError, TableDefinition, backends::FileBackend,
 };
 
+use base::files::{open_regular, open_regular_with};
+
 use super::super::core::{BatchWrites, Snapshot, Visit};
 use super::super::{KvError, Version};
 use super::witness::Witness;
@@ -183,7 +185,7 @@ impl File {
             path: settings.path.clone(),
             source,
         };
-        let file = std::fs::File::open(&settings.path).map_err(io_error)?;
+        let file = open_regular(&settings.path).map_err(io_error)?;
         if let Err(error) = file.sync_all() {
             tracing::warn!(%error, "sync metadata store before it is reopened");
         }
@@ -424,17 +426,13 @@ fn open_database(
         .set_cache_size(settings.options.cache_bytes)
         .set_check_integrity_on_open(settings.options.verify_on_open);
     if settings.access == Access::Look {
-        let file = std::fs::File::open(path).map_err(redb::Error::Io)?;
+        let file = open_regular(path).map_err(redb::Error::Io)?;
         let shadow = shadow::Shadow::new(file).map_err(redb::Error::Io)?;
         return Ok((builder.create_with_backend(shadow)?, None));
     }
-    let file = std::fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(path)
-        .map_err(redb::Error::Io)?;
+    let mut options = std::fs::OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    let file = open_regular_with(path, &mut options).map_err(redb::Error::Io)?;
     let disk = disk::Disk::new(FileBackend::new(file)?, &settings.options);
     let is_new = disk.len().map_err(redb::Error::Io)? == 0;
     if !is_new {
@@ -464,13 +462,13 @@ impl FileLock {
         };
         let lock_path = with_suffix(path, ".lock");
         let file = match access {
-            Access::Change => std::fs::OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .open(lock_path),
+            Access::Change => {
+                let mut options = std::fs::OpenOptions::new();
+                options.write(true).create(true).truncate(false);
+                open_regular_with(&lock_path, &mut options)
+            }
             // Without the lock's file nobody uses the store, unless it is begun at this moment.
-            Access::Look => std::fs::File::open(lock_path).or_else(|_| std::fs::File::open(path)),
+            Access::Look => open_regular(&lock_path).or_else(|_| open_regular(path)),
         };
         let file = file.map_err(io_error)?;
         let exclusive = rustix::fs::FlockOperation::NonBlockingLockExclusive;

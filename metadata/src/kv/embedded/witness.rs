@@ -16,6 +16,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use base::files::{open_regular, open_regular_with};
+
 use super::super::Version;
 
 /// Distance of the slots: what a device writes whole or not at all.
@@ -58,7 +60,7 @@ impl Witness {
 
     /// Reads the witness at `path`, if there is one, and leaves it as it is.
     pub(super) fn look(path: PathBuf) -> (Self, Option<Version>) {
-        let version = match File::open(&path) {
+        let version = match open_regular(&path) {
             Ok(file) => newest(&file).unwrap_or_else(|error| {
                 tracing::warn!(path = %path.display(), %error, "read the metadata store's witness");
                 None
@@ -103,12 +105,9 @@ impl Witness {
 }
 
 fn open_and_read(path: &Path) -> io::Result<(File, Option<Version>)> {
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(path)?;
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    let file = open_regular_with(path, &mut options)?;
     if file.metadata()?.len() == 0 {
         // All the space it will ever need, while there is some.
         let slots = [[0; RECORD_BYTES]; 2];

@@ -2,17 +2,23 @@
 
 use base::{CommitId, NodeId, Timestamp, WorkspaceId};
 
+use super::super::deletion::require_workspace;
 use super::super::{Store, StoreError, damaged};
 use crate::image::Usage;
 use crate::keyspace::{self, Key};
 use crate::kv::{Isolation, RangeLimit, Transaction};
 use crate::record::commit::{CommitRecord, Provenance, Statistics, id_of};
+use crate::record::retention::KEEP_SECONDS_MIN;
 use crate::transact::Budget;
 use crate::tree::Root;
 use crate::version::IdPrefix;
 
 /// Most ids that are named where the digits of an id fit several.
 const CANDIDATES_MAX: usize = 8;
+
+/// A commit that is younger than this is kept by every policy, also if the clocks of two processes
+/// differ by half an hour.
+const YOUNG_SECONDS: u64 = KEEP_SECONDS_MIN / 2;
 
 /// What a new commit is to be. Its time is given when it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -146,11 +152,7 @@ pub(super) async fn write_commit(
     new: &NewCommit,
     now: Timestamp,
 ) -> Result<CommitInfo, StoreError> {
-    let key = keyspace::workspace(workspace);
-    if txn.get(&key, Isolation::Serializable).await?.is_none() {
-        let what = format!("workspace {workspace}");
-        return Err(StoreError::NotFound { what });
-    }
+    require_workspace(txn, workspace).await?;
     let mut record = CommitRecord {
         tree: new.tree,
         usage: new.usage,
@@ -164,8 +166,10 @@ pub(super) async fn write_commit(
     record.check().map_err(|error| StoreError::Invalid {
         why: error.to_string(),
     })?;
+    let mut oldest_parent: Option<Timestamp> = None;
     for parent in &new.parents {
         let before = require_commit(txn, workspace, *parent).await?.time;
+        oldest_parent = Some(oldest_parent.map_or(before, |oldest| oldest.min(before)));
         record.time = record.time.max(before.tick());
         if record.time <= before {
             return Err(StoreError::Corrupt {
@@ -176,12 +180,19 @@ pub(super) async fn write_commit(
     }
     let encoded = record.encode();
     let id = id_of(&encoded);
+    // Nobody may know of its parents any more but this.
+    let old = now.seconds().saturating_sub(YOUNG_SECONDS);
+    if oldest_parent.is_some_and(|time| time.seconds() < old)
+        && let Some(stamp) = id.as_bytes().first_chunk::<8>()
+    {
+        txn.set(&keyspace::grown(workspace), stamp);
+    }
     txn.set(&keyspace::commit(workspace, id), &encoded);
     Ok(CommitInfo { id, record })
 }
 
 /// A commit, read so that its removal conflicts.
-pub(super) async fn require_commit(
+pub(in crate::store) async fn require_commit(
     txn: &dyn Transaction,
     workspace: WorkspaceId,
     id: CommitId,

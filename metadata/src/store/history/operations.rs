@@ -9,6 +9,7 @@ use crate::keyspace::{self, KeyError};
 use crate::kv::{Isolation, KeyRange, RangeLimit, Transaction};
 use crate::record::operation::{Action, Actor, Cause, OperationRecord};
 use crate::record::reference::{RefChange, RefState};
+use crate::version::rfc3339;
 
 /// An entry of the operation log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,9 +101,20 @@ impl Store {
         id: OperationId,
     ) -> Result<OperationInfo, StoreError> {
         let what = format!("operation {id}");
-        let time = self
-            .read(&keyspace::operation(workspace, id), &what)
-            .await?;
+        let time = match self.read(&keyspace::operation(workspace, id), &what).await {
+            Err(StoreError::NotFound { what }) => {
+                return Err(match self.retention(workspace).await?.horizon {
+                    Some(horizon) => StoreError::NotFound {
+                        what: format!(
+                            "{what}; those from before {} are gone, by the workspace's retention",
+                            rfc3339(horizon)
+                        ),
+                    },
+                    None => StoreError::NotFound { what },
+                });
+            }
+            other => other?,
+        };
         let time = keyspace::decode_time(&time).map_err(bad_key)?;
         let key = keyspace::operation_log(workspace, time, id);
         let record = OperationRecord::decode(&self.read(&key, &what).await?);
@@ -129,10 +141,20 @@ impl Store {
         workspace: WorkspaceId,
         id: OperationId,
     ) -> Result<OperationId, StoreError> {
-        let change = match self.operation(workspace, id).await?.record.action {
+        let operation = self.operation(workspace, id).await?;
+        let change = match operation.record.action {
             Action::RefChanged { change, .. } => change,
             other => return Err(not_undone(id, &other)),
         };
+        let horizon = self.retention(workspace).await?.horizon;
+        if let Some(horizon) = horizon.filter(|horizon| operation.time < *horizon) {
+            let why = format!(
+                "operation {id} cannot be undone: it is older than what the workspace's retention \
+                 keeps, which goes back to {}, and what it replaced may be gone",
+                rfc3339(horizon)
+            );
+            return Err(StoreError::Refused { why });
+        }
         let forward = match (&change.after, &change.before) {
             (Some(after), Some(before)) => {
                 self.is_ancestor(workspace, after.commit, before.commit)

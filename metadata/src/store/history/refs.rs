@@ -2,6 +2,7 @@
 
 use base::{CommitId, OperationId, Timestamp, WorkspaceId};
 
+use super::super::deletion::require_workspace;
 use super::super::{Store, StoreError, damaged};
 use super::PAGE;
 use super::commits::require_commit;
@@ -128,6 +129,13 @@ impl Store {
         };
         let Some((key, value)) = self.newest(&range, 1).await?.pop() else {
             let first = self.first_of_ref(workspace, &hash).await?;
+            let horizon = self.retention(workspace).await?.horizon;
+            if let Some(horizon) = horizon.filter(|horizon| time < *horizon) {
+                return Err(what(format!(
+                    "the workspace's retention keeps what refs were since {} only",
+                    rfc3339(horizon)
+                )));
+            }
             return Err(what(match first {
                 Some(first) => format!("it was first made at {}", rfc3339(first)),
                 None => "there never was one".into(),
@@ -385,6 +393,7 @@ impl Wanted<'_> {
         if before == after {
             return Ok(None);
         }
+        require_workspace(txn, workspace).await?;
         if let Some(after) = after
             && before.is_none_or(|before| before.commit != after.commit)
         {

@@ -3,6 +3,7 @@
 mod faults;
 mod graph;
 mod refs;
+mod retention;
 mod versions;
 
 use std::sync::Arc;

@@ -1,0 +1,169 @@
+//! Workspaces that are removed, what others keep of their history, and pins.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use base::{CommitId, TenantId, WorkspaceId};
+use metadata::record::retention::Policy;
+use serde::Deserialize;
+
+use super::ApiState;
+use super::input::{Body, Parameters, Place, Tenant};
+use super::workspaces::{PAGE_DEFAULT, PAGE_MAX};
+use crate::keeping::{AddPin, Pin, RemovedWorkspace, Retention, SetRetention};
+use crate::status::ApiError;
+use crate::types::Page;
+
+/// How a workspace is to be removed.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Deleting {
+    #[serde(default)]
+    force: bool,
+}
+
+/// Which part of a list is wanted.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Part {
+    after: Option<String>,
+    limit: Option<usize>,
+}
+
+/// Answers at once; what the workspace had is removed in the background.
+pub(super) async fn delete_workspace(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+    Place(name): Place<String>,
+    Parameters(asked): Parameters<Deleting>,
+) -> Result<(StatusCode, Json<RemovedWorkspace>), ApiError> {
+    let store = state.store.clone();
+    let deletion = state
+        .to_end(async move { store.delete_workspace(tenant, &name, asked.force).await })
+        .await?;
+    tracing::info!(
+        workspace = %deletion.id, name = deletion.record.name, force = asked.force,
+        "workspace is to be removed"
+    );
+    state.own.remover.wake();
+    Ok((StatusCode::ACCEPTED, Json(deletion.into())))
+}
+
+/// The workspaces of the tenant that are being removed.
+pub(super) async fn removals(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+) -> Result<Json<Page<RemovedWorkspace>>, ApiError> {
+    let found = state.store.deletions().await?;
+    let own = found.into_iter().filter(|one| one.record.tenant == tenant);
+    let items = own.map(RemovedWorkspace::from).collect();
+    Ok(Json(Page { items, next: None }))
+}
+
+pub(super) async fn retention(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+    Place(name): Place<String>,
+) -> Result<Json<Retention>, ApiError> {
+    let workspace = workspace_id(&state, tenant, &name).await?;
+    Ok(Json(state.store.retention(workspace).await?.into()))
+}
+
+pub(super) async fn set_retention(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+    Place(name): Place<String>,
+    Body(asked): Body<SetRetention>,
+) -> Result<Json<Retention>, ApiError> {
+    let policy = Policy {
+        keep_seconds: asked.keep_seconds,
+        keep_last: asked.keep_last,
+    };
+    set(&state, tenant, &name, Some(policy)).await
+}
+
+pub(super) async fn end_retention(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+    Place(name): Place<String>,
+) -> Result<Json<Retention>, ApiError> {
+    set(&state, tenant, &name, None).await
+}
+
+async fn set(
+    state: &ApiState,
+    tenant: TenantId,
+    name: &str,
+    policy: Option<Policy>,
+) -> Result<Json<Retention>, ApiError> {
+    let workspace = workspace_id(state, tenant, name).await?;
+    let store = state.store.clone();
+    let set = state
+        .to_end(async move { store.set_retention(workspace, policy).await })
+        .await?;
+    Ok(Json(set.into()))
+}
+
+pub(super) async fn pins(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+    Place(name): Place<String>,
+    Parameters(part): Parameters<Part>,
+) -> Result<Json<Page<Pin>>, ApiError> {
+    let workspace = workspace_id(&state, tenant, &name).await?;
+    let limit = part.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
+    let after =
+        match part.after.as_deref() {
+            Some(after) => Some(after.parse::<CommitId>().map_err(|_| {
+                ApiError::invalid("after is not what an earlier answer gave as next")
+            })?),
+            None => None,
+        };
+    let found = state.store.pins(workspace, after, limit).await?;
+    let last = found.last().filter(|_| found.len() == limit);
+    let next = last.map(|last| last.commit.to_string());
+    let items = found.into_iter().map(Pin::from).collect();
+    Ok(Json(Page { items, next }))
+}
+
+pub(super) async fn add_pin(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+    Place(name): Place<String>,
+    Body(asked): Body<AddPin>,
+) -> Result<(StatusCode, Json<Pin>), ApiError> {
+    let workspace = workspace_id(&state, tenant, &name).await?;
+    let commit = state
+        .store
+        .resolve_version(workspace, &asked.version)
+        .await?;
+    let store = state.store.clone();
+    let pinned = state
+        .to_end(async move { store.pin(workspace, commit.id, &asked.note).await })
+        .await?;
+    Ok((StatusCode::CREATED, Json(pinned.into())))
+}
+
+pub(super) async fn remove_pin(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+    Place((name, version)): Place<(String, String)>,
+) -> Result<StatusCode, ApiError> {
+    let workspace = workspace_id(&state, tenant, &name).await?;
+    let commit = state.store.resolve_version(workspace, &version).await?;
+    let store = state.store.clone();
+    state
+        .to_end(async move { store.unpin(workspace, commit.id).await })
+        .await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn workspace_id(
+    state: &ApiState,
+    tenant: TenantId,
+    name: &str,
+) -> Result<WorkspaceId, ApiError> {
+    Ok(state.store.workspace_by_name(tenant, name).await?.id)
+}

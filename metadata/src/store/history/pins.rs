@@ -1,0 +1,118 @@
+//! Pins: commits that are kept whatever the policy says.
+
+use base::{CommitId, WorkspaceId};
+
+use super::super::deletion::require_workspace;
+use super::super::{Store, StoreError, damaged};
+use super::commits::require_commit;
+use super::{PAGE, operations::bad_key};
+use crate::keyspace::{self, Key, KeyError};
+use crate::kv::{Isolation, KeyRange, RangeLimit};
+use crate::record::retention::PinRecord;
+use crate::transact::{Budget, Earlier};
+
+/// A pinned commit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PinInfo {
+    /// The commit.
+    pub commit: CommitId,
+    /// When and why.
+    pub record: PinRecord,
+}
+
+impl Store {
+    /// Pins a commit, or changes the note of its pin.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` for the commit, `Invalid` for the note, or the store fails.
+    ///
+    /// # Cancellation
+    ///
+    /// Not cancel-safe: it may or may not be pinned.
+    pub async fn pin(
+        &self,
+        workspace: WorkspaceId,
+        commit: CommitId,
+        note: &str,
+    ) -> Result<PinInfo, StoreError> {
+        let record = PinRecord {
+            created: self.clock.wall(),
+            note: note.to_owned(),
+        };
+        record.check().map_err(|error| StoreError::Invalid {
+            why: error.to_string(),
+        })?;
+        let kept = &record;
+        self.transactor
+            .transact(Budget::default(), |txn, _| {
+                // Right however often it is applied.
+                Box::pin(async move {
+                    require_workspace(txn, workspace).await?;
+                    require_commit(txn, workspace, commit).await?;
+                    txn.set(&keyspace::pin(workspace, commit), &kept.encode());
+                    Ok::<(), StoreError>(())
+                })
+            })
+            .await?;
+        Ok(PinInfo { commit, record })
+    }
+
+    /// Takes a pin away.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` if the commit is not pinned, or the store fails.
+    ///
+    /// # Cancellation
+    ///
+    /// Not cancel-safe: it may or may not be pinned.
+    pub async fn unpin(&self, workspace: WorkspaceId, commit: CommitId) -> Result<(), StoreError> {
+        self.transactor
+            .transact(Budget::default(), |txn, earlier| {
+                Box::pin(async move {
+                    let key = keyspace::pin(workspace, commit);
+                    let found = txn.get(&key, Isolation::Serializable).await?;
+                    // Gone after an attempt of ours whose outcome was unknown.
+                    if found.is_none() && earlier == Earlier::Failed {
+                        let what = format!("pin of commit {commit}");
+                        return Err(StoreError::NotFound { what });
+                    }
+                    txn.clear(&key);
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    /// Up to `limit` pins after that of `after`, by commit.
+    ///
+    /// # Errors
+    ///
+    /// The store fails.
+    pub async fn pins(
+        &self,
+        workspace: WorkspaceId,
+        after: Option<CommitId>,
+        limit: usize,
+    ) -> Result<Vec<PinInfo>, StoreError> {
+        let mut range = keyspace::pins(workspace);
+        if let Some(commit) = after {
+            range.start = KeyRange::key(&keyspace::pin(workspace, commit)).end;
+        }
+        let limit = RangeLimit::pairs(limit.clamp(1, PAGE));
+        let txn = self.transactor.kv().begin();
+        // A listing of its own, never committed.
+        let page = txn.get_range(&range, limit, Isolation::Snapshot).await?;
+        let mut pins = Vec::with_capacity(page.pairs.len());
+        for (key, value) in &page.pairs {
+            let Key::Pin(_, commit) = keyspace::decode(key).map_err(bad_key)? else {
+                return Err(bad_key(KeyError::WrongTable));
+            };
+            let what = format!("pin of commit {commit}");
+            let record = PinRecord::decode(value).map_err(damaged(&what))?;
+            pins.push(PinInfo { commit, record });
+        }
+        Ok(pins)
+    }
+}

@@ -1,0 +1,572 @@
+//! What a workspace keeps of its history, and removing the rest:
+//! `docs/design/0009-retention.md` has the rules.
+
+use std::collections::{HashMap, HashSet};
+
+use base::{CommitId, OperationId, SessionId, TenantId, Timestamp, WorkspaceId};
+use bytes::Bytes;
+
+use super::super::deletion::require_workspace;
+use super::super::{Store, StoreError, damaged};
+use super::operations::bad_key;
+use crate::keyspace::{self, Key, KeyError};
+use crate::kv::{Isolation, KeyRange, RangeLimit, Transaction};
+use crate::record::commit::CommitRecord;
+use crate::record::operation::{Action, OperationRecord};
+use crate::record::reference::{RefLogRecord, RefRecord, RefState};
+use crate::record::retention::{Policy, RetentionRecord};
+use crate::record::session::SessionRecord;
+use crate::record::workspace::WorkspaceRecord;
+use crate::transact::Budget;
+
+/// Keys read at a time.
+const PAGE: usize = 1000;
+
+/// Most commits, or entries of a log, that a transaction removes.
+const REMOVED_MAX: usize = 200;
+
+/// What a policy lets go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expired {
+    /// The workspace.
+    pub workspace: WorkspaceId,
+    /// Commits, the newest first.
+    pub commits: Vec<CommitId>,
+    /// Those that are not let go.
+    pub kept: u64,
+    /// By which policy.
+    policy: Option<Policy>,
+    /// The last commit on an old one, before anything was read.
+    grown: Option<Bytes>,
+    /// Entries of logs from before may go.
+    cutoff: Timestamp,
+}
+
+/// What was removed of logs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogsRemoved {
+    /// Entries of the operation log.
+    pub operations: u64,
+    /// Entries of refs' own logs.
+    pub ref_entries: u64,
+}
+
+/// A commit as far as it matters here.
+#[derive(Debug)]
+struct Known {
+    time: Timestamp,
+    parents: Vec<CommitId>,
+}
+
+impl Store {
+    /// What a workspace keeps, and from when on its logs have everything.
+    ///
+    /// # Errors
+    ///
+    /// The store fails or the record is damaged.
+    pub async fn retention(&self, workspace: WorkspaceId) -> Result<RetentionRecord, StoreError> {
+        match self
+            .read(&keyspace::retention(workspace), "retention")
+            .await
+        {
+            Ok(value) => RetentionRecord::decode(&value).map_err(damaged("retention")),
+            Err(StoreError::NotFound { .. }) => Ok(RetentionRecord::default()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sets what a workspace keeps; everything without a policy.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` for the workspace, `Invalid` for the policy, or the store fails.
+    ///
+    /// # Cancellation
+    ///
+    /// Not cancel-safe: it may or may not have been set.
+    pub async fn set_retention(
+        &self,
+        workspace: WorkspaceId,
+        policy: Option<Policy>,
+    ) -> Result<RetentionRecord, StoreError> {
+        if let Some(policy) = policy {
+            policy.check().map_err(|error| StoreError::Invalid {
+                why: error.to_string(),
+            })?;
+        }
+        self.transactor
+            .transact(Budget::default(), |txn, _| {
+                // Right however often it is applied.
+                Box::pin(async move {
+                    require_workspace(txn, workspace).await?;
+                    let found = retention_of(txn, workspace).await?;
+                    let record = RetentionRecord { policy, ..found };
+                    txn.set(&keyspace::retention(workspace), &record.encode());
+                    Ok(record)
+                })
+            })
+            .await
+    }
+
+    /// The workspaces that have a policy.
+    ///
+    /// # Errors
+    ///
+    /// The store fails or a record is damaged.
+    pub async fn workspaces_with_policy(&self) -> Result<Vec<WorkspaceId>, StoreError> {
+        let mut workspaces = Vec::new();
+        let mut scan = Pages::new(keyspace::all_retention());
+        while let Some(page) = scan.next(self).await? {
+            for (key, value) in page {
+                let Key::Retention(id) = keyspace::decode(&key).map_err(bad_key)? else {
+                    return Err(bad_key(KeyError::WrongTable));
+                };
+                let record = RetentionRecord::decode(&value).map_err(damaged("retention"))?;
+                workspaces.extend(record.policy.map(|_| id));
+            }
+        }
+        Ok(workspaces)
+    }
+
+    /// What a workspace's policy lets go now. Reads all its commits.
+    ///
+    /// # Errors
+    ///
+    /// The store fails, or a record is damaged; nothing may then be removed.
+    ///
+    /// # Cancellation
+    ///
+    /// Safe to drop.
+    pub async fn expired(&self, workspace: WorkspaceId) -> Result<Expired, StoreError> {
+        let policy = self.retention(workspace).await?.policy;
+        let mut expired = Expired {
+            workspace,
+            commits: Vec::new(),
+            kept: 0,
+            policy,
+            grown: None,
+            cutoff: Timestamp::EPOCH,
+        };
+        let Some(policy) = policy else {
+            return Ok(expired);
+        };
+        expired.grown = match self.read(&keyspace::grown(workspace), "last commit").await {
+            Ok(grown) => Some(grown),
+            Err(StoreError::NotFound { .. }) => None,
+            Err(error) => return Err(error),
+        };
+        let now = self.clock.wall();
+        let seconds = now.seconds().saturating_sub(policy.keep_seconds);
+        expired.cutoff = Timestamp::new(seconds, now.nanos());
+        let commits = self.commits_with_parents(workspace).await?;
+        let mut roots = self.named(workspace).await?;
+        roots.extend(self.named_by_logs(workspace, expired.cutoff).await?);
+        let mut by_time: Vec<_> = commits.iter().map(|(id, at)| (at.time, *id)).collect();
+        by_time.sort_unstable_by(|one, other| other.cmp(one));
+        let last = usize::try_from(policy.keep_last).unwrap_or(usize::MAX);
+        let young = |(at, (time, _)): &(usize, &(Timestamp, CommitId))| {
+            *at < last || *time >= expired.cutoff
+        };
+        roots.extend(
+            by_time
+                .iter()
+                .enumerate()
+                .filter(young)
+                .map(|(_, (_, id))| *id),
+        );
+        let needed = with_ancestors(&commits, roots);
+        let unneeded = by_time.iter().map(|(_, id)| *id);
+        expired.commits = unneeded.filter(|id| !needed.contains(id)).collect();
+        expired.kept = u64::try_from(needed.len()).unwrap_or(u64::MAX);
+        Ok(expired)
+    }
+
+    /// Removes some of the commits that a policy lets go, from the newest on. `None` if something has
+    /// changed that they may be needed for: look anew.
+    ///
+    /// # Errors
+    ///
+    /// The store fails.
+    ///
+    /// # Cancellation
+    ///
+    /// Not cancel-safe: they may or may not have been removed.
+    pub async fn remove_expired(&self, expired: &mut Expired) -> Result<Option<u64>, StoreError> {
+        let workspace = expired.workspace;
+        let some: Vec<CommitId> = (expired.commits.iter().copied())
+            .take(REMOVED_MAX)
+            .collect();
+        if some.is_empty() {
+            return Ok(Some(0));
+        }
+        let going = &expired.commits.iter().copied().collect::<HashSet<_>>();
+        let (policy, grown) = (expired.policy, &expired.grown);
+        let batch = &some;
+        let is_removed = self
+            .transactor
+            .transact(Budget::default(), |txn, _| {
+                // Right however often it is applied: what is gone stays so.
+                Box::pin(async move {
+                    require_workspace(txn, workspace).await?;
+                    if retention_of(txn, workspace).await?.policy != policy {
+                        return Ok(false);
+                    }
+                    let key = keyspace::grown(workspace);
+                    if txn.get(&key, Isolation::Serializable).await? != *grown {
+                        return Ok(false);
+                    }
+                    let named = named_in(txn, workspace, Isolation::Serializable).await?;
+                    if named.iter().any(|id| going.contains(id)) {
+                        return Ok(false);
+                    }
+                    for id in batch {
+                        txn.clear(&keyspace::commit(workspace, *id));
+                    }
+                    Ok::<bool, StoreError>(true)
+                })
+            })
+            .await?;
+        if !is_removed {
+            return Ok(None);
+        }
+        expired.commits.drain(..some.len());
+        Ok(Some(u64::try_from(some.len()).unwrap_or(u64::MAX)))
+    }
+
+    /// Removes the entries of logs that are older than the policy keeps.
+    ///
+    /// # Errors
+    ///
+    /// The store fails, or a record is damaged.
+    ///
+    /// # Cancellation
+    ///
+    /// Safe: calling again goes on.
+    pub async fn remove_old_entries(&self, expired: &Expired) -> Result<LogsRemoved, StoreError> {
+        let (workspace, cutoff) = (expired.workspace, expired.cutoff);
+        let mut removed = LogsRemoved::default();
+        if expired.policy.is_none() {
+            return Ok(removed);
+        }
+        let mut superseded = Vec::new();
+        let mut last: Option<(Bytes, [u8; 16], Option<RefState>)> = None;
+        let mut scan = Pages::new(keyspace::ref_logs(workspace));
+        while let Some(page) = scan.next(self).await? {
+            for (key, value) in page {
+                let Key::RefLog(_, hash, time) = keyspace::decode(&key).map_err(bad_key)? else {
+                    return Err(bad_key(KeyError::WrongTable));
+                };
+                let entry = RefLogRecord::decode(&value).map_err(damaged("log of a ref"))?;
+                let is_old = time <= cutoff;
+                match last.take() {
+                    // What it says was over before the time that is kept, or is that there was none.
+                    Some((old, of, state)) if (of == hash && is_old) || state.is_none() => {
+                        superseded.push(old);
+                    }
+                    _ => {}
+                }
+                last = is_old.then_some((key, hash, entry.state));
+                removed.ref_entries += self
+                    .remove_when_many(workspace, cutoff, &mut superseded, 1)
+                    .await?;
+            }
+        }
+        superseded.extend(
+            last.filter(|(.., state)| state.is_none())
+                .map(|(old, ..)| old),
+        );
+        removed.ref_entries += self
+            .remove_when_many(workspace, cutoff, &mut superseded, 0)
+            .await?;
+        removed.operations = self.remove_old_operations(workspace, cutoff).await?;
+        Ok(removed)
+    }
+
+    /// Removes what is older than `cutoff` of the operation log, but for what the logs of refs still
+    /// lead to.
+    async fn remove_old_operations(
+        &self,
+        workspace: WorkspaceId,
+        cutoff: Timestamp,
+    ) -> Result<u64, StoreError> {
+        let (mut removed, mut old) = (0, Vec::new());
+        let mut scan = Pages::new(KeyRange {
+            start: keyspace::operation_log_all(workspace).start,
+            end: keyspace::operation_log(workspace, cutoff, OperationId::new(0)).into(),
+        });
+        while let Some(page) = scan.next(self).await? {
+            for (key, value) in page {
+                let (time, id) = keyspace::decode_operation_log(&key).map_err(bad_key)?;
+                let record = OperationRecord::decode(&value).map_err(damaged("operation"))?;
+                if let Action::RefChanged { change, .. } = record.action {
+                    let hash = keyspace::ref_name_hash(change.name.as_str());
+                    let entry = keyspace::ref_log(workspace, &hash, time);
+                    match self.read(&entry, "log of a ref").await {
+                        Ok(_) => continue,
+                        Err(StoreError::NotFound { .. }) => {}
+                        Err(error) => return Err(error),
+                    }
+                }
+                removed += 1;
+                old.push(key);
+                old.push(keyspace::operation(workspace, id).into());
+                self.remove_when_many(workspace, cutoff, &mut old, 1)
+                    .await?;
+            }
+        }
+        self.remove_when_many(workspace, cutoff, &mut old, 0)
+            .await?;
+        Ok(removed)
+    }
+
+    /// Removes keys of logs if there are enough of them for a transaction, or any and `least` is 0.
+    /// Tells how many.
+    async fn remove_when_many(
+        &self,
+        workspace: WorkspaceId,
+        cutoff: Timestamp,
+        keys: &mut Vec<Bytes>,
+        least: usize,
+    ) -> Result<u64, StoreError> {
+        if keys.is_empty() || (least > 0 && keys.len() < REMOVED_MAX) {
+            return Ok(0);
+        }
+        let batch: &[Bytes] = keys;
+        self.transactor
+            .transact(Budget::default(), |txn, _| {
+                // Right however often it is applied: what is gone stays so.
+                Box::pin(async move {
+                    require_workspace(txn, workspace).await?;
+                    let mut record = retention_of(txn, workspace).await?;
+                    let horizon = record.horizon.unwrap_or_default().max(cutoff);
+                    if record.horizon != Some(horizon) {
+                        record.horizon = Some(horizon);
+                        txn.set(&keyspace::retention(workspace), &record.encode());
+                    }
+                    for key in batch {
+                        txn.clear(key);
+                    }
+                    Ok::<(), StoreError>(())
+                })
+            })
+            .await?;
+        let count = u64::try_from(keys.len()).unwrap_or(u64::MAX);
+        keys.clear();
+        Ok(count)
+    }
+
+    async fn commits_with_parents(
+        &self,
+        workspace: WorkspaceId,
+    ) -> Result<HashMap<CommitId, Known>, StoreError> {
+        let mut commits = HashMap::new();
+        let mut scan = Pages::new(keyspace::commits_of(workspace));
+        while let Some(page) = scan.next(self).await? {
+            for (key, value) in page {
+                let Key::Commit(_, id) = keyspace::decode(&key).map_err(bad_key)? else {
+                    return Err(bad_key(KeyError::WrongTable));
+                };
+                let what = format!("commit {id}");
+                let record = CommitRecord::decode(&value).map_err(damaged(&what))?;
+                let known = Known {
+                    time: record.time,
+                    parents: record.parents,
+                };
+                commits.insert(id, known);
+            }
+        }
+        Ok(commits)
+    }
+
+    /// What refs, pins and sessions name.
+    async fn named(&self, workspace: WorkspaceId) -> Result<HashSet<CommitId>, StoreError> {
+        let txn = self.transactor.kv().begin();
+        // Looked at again in the transaction that removes something.
+        named_in(txn.as_ref(), workspace, Isolation::Snapshot).await
+    }
+
+    /// What logs name from `cutoff` on: also what refs said when that was.
+    async fn named_by_logs(
+        &self,
+        workspace: WorkspaceId,
+        cutoff: Timestamp,
+    ) -> Result<HashSet<CommitId>, StoreError> {
+        let mut named = HashSet::new();
+        let mut scan = Pages::new(KeyRange {
+            start: keyspace::operation_log(workspace, cutoff, OperationId::new(0)).into(),
+            end: keyspace::operation_log_all(workspace).end,
+        });
+        while let Some(page) = scan.next(self).await? {
+            for (_, value) in page {
+                let record = OperationRecord::decode(&value).map_err(damaged("operation"))?;
+                named.extend(commits_of(&record.action));
+            }
+        }
+        let mut last: Option<([u8; 16], Option<CommitId>)> = None;
+        let mut scan = Pages::new(keyspace::ref_logs(workspace));
+        while let Some(page) = scan.next(self).await? {
+            for (key, value) in page {
+                let Key::RefLog(_, hash, time) = keyspace::decode(&key).map_err(bad_key)? else {
+                    return Err(bad_key(KeyError::WrongTable));
+                };
+                let entry = RefLogRecord::decode(&value).map_err(damaged("log of a ref"))?;
+                let commit = entry.state.map(|state| state.commit);
+                if let Some((of, commit)) = last.take()
+                    && (of != hash || time > cutoff)
+                {
+                    named.extend(commit);
+                }
+                if time <= cutoff {
+                    last = Some((hash, commit));
+                } else {
+                    named.extend(commit);
+                }
+            }
+        }
+        named.extend(last.and_then(|(_, commit)| commit));
+        Ok(named)
+    }
+}
+
+/// Reads a range page by page, each in a transaction of its own.
+#[derive(Debug)]
+struct Pages(Option<KeyRange>);
+
+impl Pages {
+    fn new(range: KeyRange) -> Self {
+        Self(Some(range))
+    }
+
+    async fn next(&mut self, store: &Store) -> Result<Option<Vec<(Bytes, Bytes)>>, StoreError> {
+        let Some(range) = self.0.take() else {
+            return Ok(None);
+        };
+        // Never committed: nothing to conflict with.
+        let txn = store.transactor.kv().begin();
+        let page = txn
+            .get_range(&range, RangeLimit::pairs(PAGE), Isolation::Snapshot)
+            .await?;
+        if let Some((last, _)) = page.pairs.last().filter(|_| page.more) {
+            self.0 = Some(KeyRange {
+                start: KeyRange::key(last).end,
+                end: range.end,
+            });
+        }
+        Ok(Some(page.pairs))
+    }
+}
+
+async fn retention_of(
+    txn: &dyn Transaction,
+    workspace: WorkspaceId,
+) -> Result<RetentionRecord, StoreError> {
+    let key = keyspace::retention(workspace);
+    match txn.get(&key, Isolation::Serializable).await? {
+        Some(found) => RetentionRecord::decode(&found).map_err(damaged("retention")),
+        None => Ok(RetentionRecord::default()),
+    }
+}
+
+/// All pairs of a range, as of one version.
+async fn all_of(
+    txn: &dyn Transaction,
+    mut range: KeyRange,
+    isolation: Isolation,
+) -> Result<Vec<(Bytes, Bytes)>, StoreError> {
+    let mut pairs = Vec::new();
+    loop {
+        let page = txn
+            .get_range(&range, RangeLimit::pairs(PAGE), isolation)
+            .await?;
+        let next = page.pairs.last().filter(|_| page.more);
+        let next = next.map(|(last, _)| KeyRange::key(last).end);
+        pairs.extend(page.pairs);
+        match next {
+            Some(start) => range.start = start,
+            None => return Ok(pairs),
+        }
+    }
+}
+
+/// What refs, pins and sessions name, as of one version.
+async fn named_in(
+    txn: &dyn Transaction,
+    workspace: WorkspaceId,
+    isolation: Isolation,
+) -> Result<HashSet<CommitId>, StoreError> {
+    let mut named = HashSet::new();
+    for (_, value) in all_of(txn, keyspace::references(workspace), isolation).await? {
+        let record = RefRecord::decode(&value).map_err(damaged("ref"))?;
+        named.insert(record.state.commit);
+    }
+    for (key, _) in all_of(txn, keyspace::pins(workspace), isolation).await? {
+        match keyspace::decode(&key).map_err(bad_key)? {
+            Key::Pin(_, id) => named.insert(id),
+            _ => return Err(bad_key(KeyError::WrongTable)),
+        };
+    }
+    let Some(tenant) = tenant_of(txn, workspace, isolation).await? else {
+        return Ok(named);
+    };
+    let sessions = keyspace::sessions_of_workspace(tenant, workspace);
+    for (key, _) in all_of(txn, sessions, isolation).await? {
+        let (_, _, id) = keyspace::decode_session_of(&key).map_err(bad_key)?;
+        named.extend(commit_of_session(txn, id, isolation).await?);
+    }
+    Ok(named)
+}
+
+async fn tenant_of(
+    txn: &dyn Transaction,
+    workspace: WorkspaceId,
+    isolation: Isolation,
+) -> Result<Option<TenantId>, StoreError> {
+    let key = keyspace::workspace(workspace);
+    let found = txn.get(&key, isolation).await?;
+    let record = found.map(|found| WorkspaceRecord::decode(&found).map_err(damaged("workspace")));
+    Ok(record.transpose()?.map(|record| record.tenant))
+}
+
+async fn commit_of_session(
+    txn: &dyn Transaction,
+    id: SessionId,
+    isolation: Isolation,
+) -> Result<Option<CommitId>, StoreError> {
+    let found = txn.get(&keyspace::session_meta(id), isolation).await?;
+    let what = format!("session {id}");
+    let record = found.map(|found| SessionRecord::decode(&found).map_err(damaged(&what)));
+    Ok(record.transpose()?.and_then(|record| record.commit))
+}
+
+/// The commits that an operation names, before and after.
+fn commits_of(action: &Action) -> Vec<CommitId> {
+    let named = match action {
+        Action::SessionOpened { commit, .. }
+        | Action::SessionForked { commit, .. }
+        | Action::SessionClosed { commit, .. } => [*commit, None],
+        Action::SessionRestored { before, after, .. } => [*before, *after],
+        Action::RefChanged { change, .. } => {
+            [change.before, change.after].map(|state| state.map(|state| state.commit))
+        }
+    };
+    named.into_iter().flatten().collect()
+}
+
+/// Commits, and all that they come from.
+fn with_ancestors(
+    commits: &HashMap<CommitId, Known>,
+    roots: HashSet<CommitId>,
+) -> HashSet<CommitId> {
+    let mut needed = HashSet::new();
+    let mut next: Vec<CommitId> = roots.into_iter().collect();
+    while let Some(id) = next.pop() {
+        // A log may name one that is gone.
+        let Some(known) = commits.get(&id) else {
+            continue;
+        };
+        if needed.insert(id) {
+            next.extend(&known.parents);
+        }
+    }
+    needed
+}
