@@ -10,7 +10,7 @@ mod tests {
     use std::process::{Child, Command, Stdio};
 
     /// Lines of the README that other tests run, and which.
-    const ELSEWHERE: [(&str, &str); 12] = [
+    const ELSEWHERE: [(&str, &str); 15] = [
         (
             "cargo run --release --bin holdfast -- up",
             "this test starts the same binary",
@@ -38,6 +38,10 @@ mod tests {
             "cp /tmp/agent/.holdfast/at/main/hello.txt /tmp/agent/restored.txt",
             "kernel tier: inside",
         ),
+        // Nothing wrote the file here.
+        ("holdfast cat main hello.txt", "control/tests/reading.rs"),
+        ("holdfast log --path hello.txt", "control/tests/reading.rs"),
+        ("holdfast blame main hello.txt", "control/tests/reading.rs"),
     ];
 
     struct Server {

@@ -8,6 +8,8 @@ use crate::cli_history::{
     CheckpointArgs, DiffArgs, LogArgs, OpCommand, PublishArgs, RefCommand, ShowArgs,
 };
 use crate::cli_keeping::{DeleteArgs, PinCommand, RetentionArgs, TokenCommand};
+use crate::cli_reading::{BlameArgs, CatArgs, FindArgs, LsArgs};
+use crate::cli_transfer::{BundleArgs, ExportArgs, ImportArgs, UnbundleArgs};
 use crate::settings::{DATA_DIR_DEFAULT, Given};
 use crate::units::Period;
 
@@ -42,10 +44,18 @@ pub enum Command {
     Session(SessionCommand),
     /// Show commits, newest first.
     Log(LogArgs),
-    /// Show a commit.
+    /// Show a commit, and which files it changed.
     Show(ShowArgs),
-    /// Show which files differ between two versions.
+    /// Show what differs between two versions, or between a session and a version.
     Diff(DiffArgs),
+    /// List a directory of a version.
+    Ls(LsArgs),
+    /// Print a file of a version.
+    Cat(CatArgs),
+    /// Find files in a version, by name and kind.
+    Find(FindArgs),
+    /// Show who wrote a file of a version, line by line and as a whole.
+    Blame(BlameArgs),
     /// List, make, remove and protect branches and tags.
     #[command(subcommand)]
     Ref(RefCommand),
@@ -58,6 +68,14 @@ pub enum Command {
     /// Make, list and revoke tokens of the API.
     #[command(subcommand)]
     Token(TokenCommand),
+    /// Make a commit of a directory or a tar archive.
+    Import(ImportArgs),
+    /// Write what a version has to a directory or a tar archive.
+    Export(ExportArgs),
+    /// Write commits, branches and tags of a workspace to one file, for another installation.
+    Bundle(BundleArgs),
+    /// Take in what a bundle has.
+    Unbundle(UnbundleArgs),
     /// Mount a session on a directory, or print how.
     Mount(Mount),
     /// Remove file content that nothing refers to. A server does that by itself, too, when space is

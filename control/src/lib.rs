@@ -1,25 +1,33 @@
 //! The control API, the server's assembly and the `holdfast` command line.
 
 pub mod api;
+mod bundle;
 pub mod cli;
 pub mod cli_history;
 pub mod cli_keeping;
+pub mod cli_reading;
+pub mod cli_transfer;
 pub mod client;
 mod collector;
 mod commands;
 pub mod data_dir;
 mod expiry;
 pub mod failure;
+mod files;
 pub mod history;
 pub mod keeping;
 mod logging;
 mod metrics;
 pub mod mount_line;
 mod output;
+pub mod reading;
 mod remover;
 pub mod server;
 pub mod settings;
 pub mod status;
+mod streaming;
+mod tar;
+pub mod transfer;
 pub mod types;
 pub mod units;
 

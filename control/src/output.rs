@@ -1,6 +1,6 @@
 //! What commands print: results on standard output, failures on standard error.
 
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
 
 use serde::Serialize;
 
@@ -25,6 +25,32 @@ fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
+/// Prints bytes as they are. `false` if the reader went away.
+///
+/// # Errors
+///
+/// As [`text`].
+pub(crate) fn bytes(bytes: &[u8]) -> Result<bool, Failure> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Failure::io("print the result", &error)),
+    }
+}
+
+/// Prints text that programs read, too: as it is, unless it goes to a terminal.
+///
+/// # Errors
+///
+/// As [`text`].
+pub(crate) fn patch(lines: &str) -> Result<(), Failure> {
+    if std::io::stdout().is_terminal() {
+        return text(lines.trim_end_matches('\n'));
+    }
+    bytes(lines.as_bytes()).map(drop)
+}
+
 /// Prints one line of JSON.
 pub(crate) fn json<T: Serialize>(value: &T) -> Result<(), Failure> {
     let line = serde_json::to_string(value)
@@ -46,6 +72,20 @@ pub(crate) fn failure(failure: &Failure, json: bool) {
 /// Prints a note that is no result.
 pub(crate) fn note(line: &str) {
     drop(write(&mut std::io::stderr().lock(), &harmless(line)));
+}
+
+/// Shows what is done now, for terminals only.
+pub(crate) fn progress_note(line: &str) {
+    if std::io::stderr().is_terminal() {
+        progress(line);
+    }
+}
+
+/// Shows how far something is, in place of what was shown before; only for terminals.
+pub(crate) fn progress(line: &str) {
+    let mut to = std::io::stderr().lock();
+    // Back to the start of the line, and nothing of the old one stays.
+    drop(write!(to, "\r\x1b[K{}", in_line(line)).and_then(|()| to.flush()));
 }
 
 /// A name or another value that stays on its line.

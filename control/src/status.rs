@@ -8,11 +8,14 @@ use metadata::kv::KvError;
 use metadata::session::OwnError;
 use metadata::store::StoreError;
 
+use chunkstore::ChunkError;
 use metadata::compare::SnapshotError;
+use metadata::import::ImportError;
 use metadata::layers::ImageError;
+use metadata::lineage::LineageError;
 use metadata::merge::MergeError;
 use metadata::tree::TreeError;
-use nfs_gateway::{ForkError, FreezeError, HistoryError};
+use nfs_gateway::{ForkError, FreezeError, HistoryError, ReadError, TransferError};
 
 use crate::types::Problem;
 
@@ -158,6 +161,49 @@ impl From<HistoryError> for ApiError {
     }
 }
 
+impl From<TransferError> for ApiError {
+    fn from(error: TransferError) -> Self {
+        let detail = error.to_string();
+        match error {
+            TransferError::Import(error) => of_import(error, detail),
+            TransferError::Chunk(error) => of_chunk(&error, detail),
+            TransferError::Own(error) => FreezeError::Own(error).into(),
+            TransferError::Freeze(error) => error.into(),
+            TransferError::Store(error) => error.into(),
+            TransferError::Snapshot(error) => error.into(),
+            TransferError::Tree(error) => of_tree(&error, detail),
+            TransferError::Moved { .. } => Self::new(StatusCode::CONFLICT, "changed", detail),
+        }
+    }
+}
+
+fn of_import(error: ImportError, detail: String) -> ApiError {
+    let (status, kind) = match error {
+        ImportError::Refused { .. } => (StatusCode::BAD_REQUEST, "invalid"),
+        ImportError::Lost => (StatusCode::CONFLICT, "changed"),
+        ImportError::NoSpace(_) => (StatusCode::INSUFFICIENT_STORAGE, "no-space"),
+        ImportError::Kv(error) | ImportError::Image(ImageError::Kv(error)) => of_store(&error),
+        ImportError::Store(error) => return error.into(),
+        ImportError::Image(ImageError::Tree(error)) => return of_tree(&error, detail),
+        ImportError::Image(ImageError::Record(_) | ImageError::Key(_)) => {
+            (StatusCode::INTERNAL_SERVER_ERROR, "corrupt")
+        }
+        ImportError::Snapshot(error) => return error.into(),
+    };
+    ApiError::new(status, kind, detail)
+}
+
+fn of_chunk(error: &ChunkError, detail: String) -> ApiError {
+    let (status, kind) = match error {
+        ChunkError::NoSpace => (StatusCode::INSUFFICIENT_STORAGE, "no-space"),
+        ChunkError::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
+        ChunkError::NotFound(_) | ChunkError::Corrupt(_) | ChunkError::TooLarge(_) => {
+            (StatusCode::INTERNAL_SERVER_ERROR, "corrupt")
+        }
+    };
+    ApiError::new(status, kind, detail)
+}
+
 impl From<SnapshotError> for ApiError {
     fn from(error: SnapshotError) -> Self {
         let detail = error.to_string();
@@ -169,6 +215,45 @@ impl From<SnapshotError> for ApiError {
             | SnapshotError::Damaged { .. } => {
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "corrupt", detail)
             }
+        }
+    }
+}
+
+impl From<ReadError> for ApiError {
+    fn from(error: ReadError) -> Self {
+        Self::from(&error)
+    }
+}
+
+impl From<&ReadError> for ApiError {
+    fn from(error: &ReadError) -> Self {
+        let (status, kind) = match error {
+            ReadError::Snapshot(error) => return error.clone().into(),
+            ReadError::Chunk(ChunkError::NoSpace) => (StatusCode::INSUFFICIENT_STORAGE, "no-space"),
+            ReadError::Chunk(ChunkError::Unavailable(_)) => {
+                (StatusCode::SERVICE_UNAVAILABLE, "unavailable")
+            }
+            ReadError::Chunk(
+                ChunkError::NotFound(_) | ChunkError::Corrupt(_) | ChunkError::TooLarge(_),
+            ) => (StatusCode::INTERNAL_SERVER_ERROR, "corrupt"),
+        };
+        Self::new(status, kind, error.to_string())
+    }
+}
+
+impl From<LineageError> for ApiError {
+    fn from(error: LineageError) -> Self {
+        let detail = error.to_string();
+        match error {
+            LineageError::Store(error) => error.into(),
+            LineageError::Snapshot(error) => error.into(),
+            LineageError::Content(error) => match error.source.downcast_ref::<ReadError>() {
+                Some(error) => error.into(),
+                None => Self::not_ready(detail),
+            },
+            LineageError::Position => Self::invalid(detail),
+            LineageError::Missing => Self::not_found(detail),
+            LineageError::TooWide => Self::new(StatusCode::CONFLICT, "refused", detail),
         }
     }
 }

@@ -4,17 +4,20 @@ mod deletion;
 mod grey;
 mod history;
 mod sessions;
+mod staging;
 mod tickets;
 mod tokens;
 mod workspaces;
 
 pub use deletion::{DeletionInfo, Removal};
 pub use grey::{GreyRoot, GreyRoots};
+pub(crate) use history::LOG_BYTES_MAX;
 pub use history::{
     CommitInfo, Expired, LogFilter, LogHeads, LogHeadsError, LogPage, LogQuery, LogsRemoved,
     NewCommit, OperationInfo, OperationPosition, PinInfo, RefInfo, RefLogEntry, Walk,
 };
 pub use sessions::{ExpiredPage, ForkSession, OpenSession, Opened, SessionInfo, SessionPosition};
+pub use staging::STAGING_AGENT;
 pub use tickets::{NewTicket, TICKET_TEXT_BYTES, TicketInfo, ticket_id, token_prefix};
 pub use tokens::TokenInfo;
 pub use workspaces::{NewWorkspace, WorkspaceInfo};

@@ -98,7 +98,7 @@ pub struct Gateway {
     pub(crate) trees: ChunkTrees,
     pub(crate) store: Store,
     pub(crate) clock: Arc<dyn Clock>,
-    rng: Arc<Rng>,
+    pub(crate) rng: Arc<Rng>,
     pub(crate) keys: Arc<HandleKeys>,
     pub(crate) tasks: Tasks,
     /// What has ended before connections are: sessions still flush while these are closing.

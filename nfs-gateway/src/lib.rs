@@ -21,6 +21,7 @@ mod receiving;
 mod server;
 mod session;
 mod status;
+mod transfer;
 pub mod wire;
 
 pub use connection::{CallGuard, Connection};
@@ -29,7 +30,9 @@ pub use gate::Gate;
 pub use gateway::{Engines, Gateway, GatewayOptions};
 pub use handle::{FileHandle, HANDLE_BYTES, HandleKey, HandleKeys, Selector, SignedHandle, Stale};
 pub use history::{About, Checkpoint, HistoryError, Outcome, Published};
+pub use history::{FileReader, Look, ReadError, Versions};
 pub use metrics::GatewayCounters;
 pub use nodes::{ChunkNodes, ChunkTrees};
 pub use server::{Server, ServerLimits, Service};
 pub use session::{ForkError, FreezeError};
+pub use transfer::{Exporting, Found, Imported, Importing, Plan, TransferError};

@@ -3,14 +3,22 @@
 //! Every call of the API carries its tenant: the one whose token it shows. What writes runs as a
 //! task of its own to its end, for the HTTP layer drops the handler of a caller that went away.
 
+mod diff;
 mod gc;
+mod glob;
 mod health;
 mod history;
 mod input;
 mod keeping;
+mod lineage;
+mod patch;
+mod paths;
+mod reading;
+mod sending;
 mod serving;
 mod sessions;
 mod tokens;
+mod transfer;
 mod workspaces;
 
 pub(crate) use serving::Serving;
@@ -42,6 +50,7 @@ pub struct ApiState {
     target: MountTarget,
     own: Own,
     draining: AtomicBool,
+    transfers: transfer::Limits,
 }
 
 /// What a server has of its own.
@@ -72,6 +81,7 @@ impl ApiState {
             target,
             own,
             draining: AtomicBool::new(false),
+            transfers: transfer::Limits::default(),
         }
     }
 
@@ -170,7 +180,11 @@ pub fn router(state: Arc<ApiState>) -> Router {
         )
         .route("/v1/workspaces/{name}/log", get(history::log))
         .route("/v1/workspaces/{name}/commit", get(history::show))
-        .route("/v1/workspaces/{name}/diff", get(history::diff))
+        .route("/v1/workspaces/{name}/diff", get(diff::diff))
+        .route("/v1/workspaces/{name}/entries", get(reading::entries))
+        .route("/v1/workspaces/{name}/find", get(reading::find))
+        .route("/v1/workspaces/{name}/content", get(reading::content))
+        .route("/v1/workspaces/{name}/blame", get(lineage::blame))
         .route(
             "/v1/workspaces/{name}/refs",
             get(history::refs).post(history::create_ref),
@@ -196,6 +210,11 @@ pub fn router(state: Arc<ApiState>) -> Router {
             "/v1/sessions/{session}/publish",
             axum::routing::post(history::publish),
         )
+        .route(
+            "/v1/workspaces/{name}/import",
+            axum::routing::post(transfer::import),
+        )
+        .route("/v1/workspaces/{name}/export", get(transfer::export))
         .route("/v1/gc", get(gc::list).post(gc::start))
         .route("/v1/gc/{run}", get(gc::show))
         .fallback(async || ApiError::no_route())

@@ -1,8 +1,8 @@
 //! The API's connections: not too many, none that keeps the others out, and room for those that
 //! ask whether the server lives.
 //!
-//! A connection either waits for its peer, to send a whole request or to take an answer, or works
-//! on a request. One that waits for too long is closed. When there are too many, the one that
+//! A connection either waits for its peer, to send a whole request or to take a part of an answer,
+//! or works on a request or the next part. One that waits for too long is closed. When there are too many, the one that
 //! waits longest goes, of the address that has most: so whoever sends half requests stands in
 //! their own way only. Work on `/v1` is bounded below the number of connections, so that some can
 //! always go.
@@ -20,6 +20,7 @@ use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use axum::response::{IntoResponse, Response};
 use base::{Clock, Tasks};
+use futures_util::StreamExt;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
@@ -30,6 +31,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore};
 
 use super::BODY_BYTES_MAX;
+use super::sending::Sending;
 use crate::status::ApiError;
 
 /// Most connections.
@@ -113,7 +115,11 @@ impl Serving {
     async fn serve(&self, stream: TcpStream, guest: &Arc<Guest>) {
         let answer = |request: Request<Incoming>| {
             let (serving, guest) = (self.clone(), Arc::clone(guest));
-            async move { Ok::<Response, Infallible>(serving.answer(request, &guest).await) }
+            async move {
+                let answer = serving.answer(request, &guest).await;
+                let sending = |body| Sending::new(body, guest, serving.clock);
+                Ok::<_, Infallible>(answer.map(sending))
+            }
         };
         let mut builder = http1::Builder::new();
         builder.max_buf_size(HEAD_BYTES_MAX);
@@ -144,13 +150,19 @@ impl Serving {
         }
     }
 
-    async fn answer(&self, request: Request<Incoming>, guest: &Guest) -> Response {
+    async fn answer(&self, request: Request<Incoming>, guest: &Arc<Guest>) -> Response {
         let (head, body) = request.into_parts();
-        let body = match axum::body::to_bytes(Body::new(body), BODY_BYTES_MAX).await {
-            Ok(body) => body,
-            Err(error) => return bad_body(&error).into_response(),
+        let body = Body::new(body);
+        let body = if super::transfer::takes_a_stream(&head) {
+            // It has patience of its own with its peer.
+            body
+        } else {
+            match axum::body::to_bytes(body, BODY_BYTES_MAX).await {
+                Ok(body) => Body::from(body),
+                Err(error) => return bad_body(&error).into_response(),
+            }
         };
-        let _working = guest.work(&*self.clock);
+        let working = guest.work(&self.clock);
         let is_call = head.uri.path().starts_with("/v1/");
         let call = if is_call {
             match self.calls.try_acquire() {
@@ -163,11 +175,24 @@ impl Serving {
         } else {
             None
         };
-        let request = Request::from_parts(head, Body::from(body));
+        let gives_a_stream = super::transfer::gives_a_stream(&head);
+        let request = Request::from_parts(head, body);
         let Ok(response) = self.routes.call(request).await;
         drop(call);
+        if gives_a_stream {
+            return response.map(|body| working_until_its_end(body, working));
+        }
+        drop(working);
         response
     }
+}
+
+/// An answer that is worked on until all of it was taken.
+fn working_until_its_end(body: Body, working: Working) -> Body {
+    Body::from_stream(body.into_data_stream().map(move |part| {
+        let _until_here = &working;
+        part
+    }))
 }
 
 fn bad_body(error: &axum::Error) -> ApiError {
@@ -191,7 +216,7 @@ struct Guests {
 
 /// One connection.
 #[derive(Debug)]
-struct Guest {
+pub(super) struct Guest {
     id: u64,
     peer: IpAddr,
     /// Since when it waits for its peer; nothing while it works.
@@ -247,20 +272,28 @@ impl Guest {
         since.map_or(PATIENCE, |since| (since + PATIENCE).saturating_sub(now))
     }
 
+    /// It works, or waits for its peer from now on.
+    pub(super) fn set_working(&self, works: bool, now: Duration) {
+        *self.waits.lock() = (!works).then_some(now);
+    }
+
     /// It works until the result is dropped.
-    fn work<'a>(&'a self, clock: &'a dyn Clock) -> Working<'a> {
+    fn work(self: &Arc<Self>, clock: &Arc<dyn Clock>) -> Working {
         *self.waits.lock() = None;
-        Working { guest: self, clock }
+        Working {
+            guest: Arc::clone(self),
+            clock: Arc::clone(clock),
+        }
     }
 }
 
 /// A connection that works on a request.
-struct Working<'a> {
-    guest: &'a Guest,
-    clock: &'a dyn Clock,
+struct Working {
+    guest: Arc<Guest>,
+    clock: Arc<dyn Clock>,
 }
 
-impl Drop for Working<'_> {
+impl Drop for Working {
     fn drop(&mut self) {
         *self.guest.waits.lock() = Some(self.clock.monotonic());
     }
@@ -279,16 +312,32 @@ mod tests {
         address: SocketAddr,
         held: Arc<Semaphore>,
         tasks: Tasks,
+        guests: Arc<Guests>,
     }
 
-    /// Serves `/quick`, `/v1/body`, which tells a body's length, and `/v1/held`, which ends when
-    /// the test lets it.
+    /// Serves `/quick`, `/v1/body`, which tells a body's length, `/v1/held`, which ends when the
+    /// test lets it, `/v1/parts`, whose parts come when the test lets them, and `/v1/endless`.
     async fn serve(clock: Arc<dyn Clock>) -> Fixture {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let held = Arc::new(Semaphore::new(0));
-        let wait = Arc::clone(&held);
+        let (wait, part) = (Arc::clone(&held), Arc::clone(&held));
+        let parts = move || {
+            let stream = futures_util::stream::unfold(Arc::clone(&part), async |part| {
+                part.acquire().await.unwrap().forget();
+                Some((Ok::<_, Infallible>(Bytes::from_static(b"part")), part))
+            });
+            std::future::ready(Body::from_stream(stream))
+        };
+        let endless = async || {
+            let part = Bytes::from_static(&[0; 65536]);
+            let parts =
+                futures_util::stream::repeat_with(move || Ok::<_, Infallible>(part.clone()));
+            Body::from_stream(parts)
+        };
         let routes = Router::new()
+            .route("/v1/parts", get(parts))
+            .route("/v1/endless", get(endless))
             .route("/quick", get(async || "ok"))
             .route("/v1/body", post(async |body: Bytes| body.len().to_string()))
             .route(
@@ -300,11 +349,13 @@ mod tests {
             );
         let tasks = Tasks::new();
         let serving = Serving::new(routes, clock, tasks.clone());
+        let guests = Arc::clone(&serving.guests);
         tasks.spawn(serving.run(listener));
         Fixture {
             address,
             held,
             tasks,
+            guests,
         }
     }
 
@@ -429,7 +480,7 @@ mod tests {
         let is_present = |id: u64| guests.present.lock().contains_key(&id);
         assert!(is_present(modest.id) && !is_present(hogs[0].id));
         // None waits: there is no room.
-        let clock = ManualClock::new(Timestamp::EPOCH);
+        let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(Timestamp::EPOCH));
         let present: Vec<_> = guests.present.lock().values().cloned().collect();
         let mut working: Vec<_> = present.iter().map(|guest| guest.work(&clock)).collect();
         assert!(guests.admit(addresses[0], second).is_none());
@@ -456,6 +507,43 @@ mod tests {
         }
         server.held.add_permits(1);
         assert_eq!(answer(&mut working).await.0, 200);
+    }
+
+    /// An answer may take as long as it likes, as long as its parts are taken.
+    #[tokio::test]
+    async fn an_answer_of_many_parts_is_sent_to_its_end() {
+        let clock = Arc::new(ManualClock::new(Timestamp::EPOCH));
+        let server = serve(clock.clone()).await;
+        let mut stream = server.send(&request("/v1/parts")).await;
+        let mut text = String::new();
+        let mut chunk = [0; 4096];
+        for parts in 1..=5 {
+            server.held.add_permits(1);
+            while text.matches("part").count() < parts {
+                let read = stream.read(&mut chunk).await.unwrap();
+                assert!(read > 0, "it ended after {text}");
+                text.push_str(std::str::from_utf8(&chunk[..read]).unwrap());
+            }
+            clock.advance(2 * PATIENCE);
+            // The connection has seen what time it is when a later call is answered.
+            let mut later = server.send(&request("/quick")).await;
+            assert_eq!(answer(&mut later).await.0, 200);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_takes_no_more_of_an_answer_is_given_up() {
+        let clock = Arc::new(ManualClock::new(Timestamp::EPOCH));
+        let server = serve(clock.clone()).await;
+        let mut stream = server.send(&request("/v1/endless")).await;
+        let mut chunk = vec![0; 65536];
+        stream.read_exact(&mut chunk).await.unwrap();
+        while !server.guests.present.lock().is_empty() {
+            clock.advance(PATIENCE);
+            tokio::task::yield_now().await;
+        }
+        // It ends, whatever was on its way.
+        while !matches!(stream.read(&mut chunk).await, Ok(0) | Err(_)) {}
     }
 
     #[tokio::test]

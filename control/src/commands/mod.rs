@@ -1,14 +1,18 @@
 //! What each command does.
 
+mod bundle;
 mod check;
 mod gc;
+mod git;
 mod history;
 mod keeping;
 mod keys;
 mod mount;
+mod reading;
 mod serve;
 mod session;
 mod token;
+mod transfer;
 mod workspace;
 
 use crate::cli::{Cli, Command, ServerArgs};
@@ -26,8 +30,16 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Log(args) => history::log(&args, json),
         Command::Show(args) => history::show(&args, json),
         Command::Diff(args) => history::diff(&args, json),
+        Command::Ls(args) => reading::ls(&args, json),
+        Command::Cat(args) => reading::cat(&args, json),
+        Command::Find(args) => reading::find(&args, json),
+        Command::Blame(args) => reading::blame(&args, json),
         Command::Ref(command) => history::refs(command, json),
         Command::Op(command) => history::operations(command, json),
+        Command::Import(args) => transfer::import(args, json),
+        Command::Export(args) => transfer::export(args, json),
+        Command::Bundle(args) => bundle::bundle(args, json),
+        Command::Unbundle(args) => bundle::unbundle(args, json),
         Command::Mount(mount) => mount::run(&mount, json),
         Command::Pin(command) => keeping::pins(command, json),
         Command::Token(command) => token::run(command, json),

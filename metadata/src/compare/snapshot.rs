@@ -158,6 +158,11 @@ impl Snapshot {
         FilePieces::new(self, record, block_bytes, range)
     }
 
+    /// The value of an image key, as it is stored.
+    pub(crate) async fn value(&self, key: &[u8]) -> Result<Option<Bytes>, SnapshotError> {
+        Ok(self.tree.get(self.root, key).await?)
+    }
+
     /// Attributes of an inode that something leads to.
     pub(super) async fn named(&self, inode: InodeId) -> Result<InodeRecord, SnapshotError> {
         let what = "has a name and no attributes";
@@ -171,7 +176,7 @@ impl Snapshot {
     }
 
     /// Blocks `first..=last` of a file.
-    pub(super) fn blocks(&self, inode: InodeId, first: u32, last: u32) -> Scan {
+    pub(crate) fn blocks(&self, inode: InodeId, first: u32, last: u32) -> Scan {
         let range = keys::blocks(inode, first, last);
         self.tree.scan(self.root, &range)
     }

@@ -65,6 +65,11 @@ impl Changes {
             .map(|(key, value)| (key.as_slice(), value.as_ref()))
     }
 
+    /// What a key is set to, if it is.
+    pub(crate) fn value(&self, key: &[u8]) -> Option<&Bytes> {
+        self.keys.get(key).and_then(Option::as_ref)
+    }
+
     pub(crate) fn set(&mut self, key: Vec<u8>, value: Bytes) {
         self.put(key, Some(value));
     }

@@ -21,6 +21,7 @@ pub use operations::{OperationInfo, OperationPosition};
 pub use pins::PinInfo;
 pub use refs::{RefInfo, RefLogEntry};
 pub use retention::{Expired, LogsRemoved};
+pub(crate) use walk::LOG_BYTES_MAX;
 pub use walk::{LogFilter, LogHeads, LogHeadsError, LogPage, LogQuery, Walk};
 
 pub(super) use commits::require_commit;

@@ -352,7 +352,7 @@ impl Store {
     }
 
     /// What is logged of a session that an agent makes for a run.
-    fn logged(&self, agent: &str, run: &str, action: Action) -> OperationRecord {
+    pub(super) fn logged(&self, agent: &str, run: &str, action: Action) -> OperationRecord {
         let said = |given: &str, else_: &str| {
             let name = if given.is_empty() { else_ } else { given };
             name.to_owned()
@@ -640,7 +640,7 @@ pub(super) async fn leave_layer(
 }
 
 /// An open session of the tenant, read so that any change of it conflicts.
-async fn require_session(
+pub(super) async fn require_session(
     txn: &dyn Transaction,
     tenant: TenantId,
     id: SessionId,

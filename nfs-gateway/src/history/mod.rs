@@ -6,8 +6,11 @@
 
 mod content;
 mod merge;
+mod read;
 
 use std::sync::Arc;
+
+pub use read::{FileReader, Look, ReadError, Versions};
 
 use base::{CommitId, NodeId, OperationId, SessionId, TenantId, WorkspaceId};
 use metadata::compare::{SnapshotError, statistics};

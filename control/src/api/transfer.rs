@@ -1,0 +1,635 @@
+//! Trees in and out, as tar archives: `POST /v1/workspaces/NAME/import`, `GET …/export`.
+//!
+//! The archive is read by a thread that may block, from what the connection gives, and what it finds is
+//! taken in by a task; between them are short queues, so that neither runs ahead. A peer that sends or
+//! takes nothing for [`PATIENCE`] is given up.
+
+use std::io::Read;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::{Body, BodyDataStream};
+use axum::extract::State;
+use axum::http::request::Parts;
+use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use base::{Clock, CommitId, Tasks};
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::{FuturesOrdered, unfold};
+use metadata::compare::Source;
+use metadata::import::{Attributes, Special};
+use metadata::record::inode::InodeRecord;
+use metadata::record::reference::RefName;
+use metadata::stat::FileKind;
+use nfs_gateway::{Exporting, Found, Gateway, Importing, Plan, TransferError};
+use serde::Deserialize;
+use tokio::sync::{Semaphore, mpsc};
+
+use super::ApiState;
+use super::input::{Parameters, Place, Tenant};
+use crate::history::Checkpoint;
+use crate::status::ApiError;
+use crate::streaming::{ChannelReader, Piece};
+use crate::tar::{self, Extent, Kind, Member, TarError};
+use crate::transfer::{Counts, Imported};
+
+/// Imports at a time: each has some MiB in memory.
+const IMPORTS_MAX: usize = 4;
+
+/// Exports at a time.
+const EXPORTS_MAX: usize = 8;
+
+/// A peer may send or take nothing for so long.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Parts of an archive that wait to be read.
+const PIECES_MAX: usize = 8;
+
+/// What was found in an archive and waits to be taken in.
+const EVENTS_MAX: usize = 32;
+
+/// Chunks that an export reads ahead.
+const AHEAD_MAX: usize = 8;
+
+/// Bytes that an export sends at a time, about.
+const PIECE_BYTES: usize = 256 * 1024;
+
+/// How much of an archive that was refused is read on, so that its sender hears why.
+const DRAINED_BYTES_MAX: usize = 4 << 20;
+
+/// For how long.
+const DRAINED_TIME: Duration = Duration::from_secs(2);
+
+/// How many transfers run at a time.
+#[derive(Debug)]
+pub(super) struct Limits {
+    imports: Arc<Semaphore>,
+    exports: Arc<Semaphore>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            imports: Arc::new(Semaphore::new(IMPORTS_MAX)),
+            exports: Arc::new(Semaphore::new(EXPORTS_MAX)),
+        }
+    }
+}
+
+/// Whether the body of a request may be of any length.
+pub(super) fn takes_a_stream(head: &Parts) -> bool {
+    head.method == Method::POST && is_of_workspace(head, "/import")
+}
+
+/// Whether the answer to a request may be of any length.
+pub(super) fn gives_a_stream(head: &Parts) -> bool {
+    head.method == Method::GET && is_of_workspace(head, "/export")
+}
+
+fn is_of_workspace(head: &Parts, end: &str) -> bool {
+    let path = head.uri.path();
+    path.starts_with("/v1/workspaces/") && path.ends_with(end)
+}
+
+/// Where an archive is to go.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ImportTo {
+    /// The branch. None if `parents` is given without it, else `main`.
+    branch: Option<String>,
+    /// Ids of commits, with commas between them, instead of what the branch has.
+    parents: Option<String>,
+    /// A [`Checkpoint`] in JSON.
+    about: Option<String>,
+}
+
+/// What is to be exported.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ExportOf {
+    version: Option<String>,
+    /// A version: what it has as well is not sent, but told to be kept.
+    since: Option<String>,
+}
+
+/// What an archive tells.
+#[derive(Debug)]
+enum Event {
+    Member(Box<Member>),
+    Data(u64, Vec<u8>),
+    /// All content of the last member was told.
+    End,
+}
+
+pub(super) async fn import(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+    Place(workspace): Place<String>,
+    Parameters(to): Parameters<ImportTo>,
+    body: Body,
+) -> Result<(StatusCode, Json<Imported>), ApiError> {
+    let permit = Arc::clone(&state.transfers.imports).try_acquire_owned();
+    let permit = permit.map_err(|_| busy("imports", IMPORTS_MAX))?;
+    let (plan, about) = planned(workspace, &to)?;
+    let gateway = Arc::clone(&state.counted.gateway);
+    let (clock, tasks) = (Arc::clone(&state.clock), state.tasks.clone());
+    let work = async move {
+        let _permit = permit;
+        let mut stream = body.into_data_stream();
+        let branch = plan.branch.clone();
+        let imported =
+            import_now(&gateway, tenant, plan, about, (&mut stream, &clock, &tasks)).await;
+        match imported {
+            Ok((done, counts)) => Ok(Imported {
+                commit: done.commit.into(),
+                branch: branch.map(|branch| branch.as_str().to_owned()),
+                is_new: done.is_new,
+                operation: done.operation.map(|operation| operation.to_string()),
+                counts,
+            }),
+            Err(error) => {
+                drain(&mut stream, clock.as_ref()).await;
+                Err(error)
+            }
+        }
+    };
+    let imported = state.to_end_with(work).await?;
+    Ok((StatusCode::CREATED, Json(imported)))
+}
+
+fn busy(what: &str, max: usize) -> ApiError {
+    ApiError::not_ready(format!(
+        "{max} {what} are under way already: try again later"
+    ))
+}
+
+fn planned(workspace: String, to: &ImportTo) -> Result<(Plan, Checkpoint), ApiError> {
+    let parents = match to.parents.as_deref() {
+        None => None,
+        Some("") => Some(Vec::new()),
+        Some(text) => {
+            let ids: Result<Vec<CommitId>, _> = text.split(',').map(str::parse).collect();
+            let wrong = |_| ApiError::invalid("parents are whole ids of commits, with ',' between");
+            Some(ids.map_err(wrong)?)
+        }
+    };
+    let branch = match (to.branch.as_deref(), &parents) {
+        (Some(branch), _) => Some(
+            RefName::new(branch)
+                .map_err(|error| ApiError::invalid(format!("branch {branch:?}: {error}")))?,
+        ),
+        (None, Some(_)) => None,
+        (None, None) => Some(RefName::main()),
+    };
+    let about = match to.about.as_deref() {
+        None => Checkpoint::default(),
+        Some(text) => about_of(text)?,
+    };
+    let plan = Plan {
+        workspace,
+        branch,
+        parents,
+    };
+    Ok((plan, about))
+}
+
+fn about_of(text: &str) -> Result<Checkpoint, ApiError> {
+    let read = serde_json::from_str(text);
+    read.map_err(|error| ApiError::invalid(format!("about: {error}")))
+}
+
+/// What an archive comes from.
+type Feed<'a> = (&'a mut BodyDataStream, &'a Arc<dyn Clock>, &'a Tasks);
+
+async fn import_now(
+    gateway: &Arc<Gateway>,
+    tenant: base::TenantId,
+    plan: Plan,
+    about: Checkpoint,
+    (stream, clock, tasks): Feed<'_>,
+) -> Result<(nfs_gateway::Imported, Counts), ApiError> {
+    let mut importing = gateway.begin_import(tenant, plan).await?;
+    let (pieces, from) = mpsc::channel(PIECES_MAX);
+    let (events, mut found) = mpsc::channel(EVENTS_MAX);
+    let reading = tokio::task::spawn_blocking(move || read(ChannelReader::new(from), &events));
+    let mut counts = Counts::default();
+    let taking = async {
+        let taken = take(&mut importing, &mut found, clock.as_ref(), &mut counts).await;
+        // Whoever still reads is not waited for.
+        found.close();
+        drop(found);
+        taken
+    };
+    let ((), taken) = tokio::join!(feed(stream, pieces, clock.as_ref(), tasks), taking);
+    let read = reading.await;
+    let outcome = match (taken, read) {
+        (Err(error), _) => Err(error.into()),
+        (Ok(()), Ok(Ok(said))) => {
+            counts.ignored = said.ignored;
+            match said.about.as_deref() {
+                Some(text) => about_of(text),
+                None => Ok(about),
+            }
+        }
+        (Ok(()), Ok(Err(error))) => Err(refused(&error)),
+        (Ok(()), Err(_)) => Err(ApiError::not_ready("the archive was not read to its end")),
+    };
+    match outcome {
+        Ok(about) => Ok((importing.finish(about.into()).await?, counts)),
+        Err(error) => {
+            importing.give_up().await;
+            Err(error)
+        }
+    }
+}
+
+fn refused(error: &TarError) -> ApiError {
+    match error {
+        TarError::Truncated(_) | TarError::Malformed { .. } => ApiError::invalid(error.to_string()),
+        TarError::Io(_) => ApiError::not_ready(format!("{error}; nothing of it was kept")),
+    }
+}
+
+/// Gives a thread what the connection gives, until there is no more or nobody wants it.
+async fn feed(
+    stream: &mut BodyDataStream,
+    to: mpsc::Sender<Piece>,
+    clock: &dyn Clock,
+    tasks: &Tasks,
+) {
+    let failed = |why: &str| Piece::Failed(std::io::Error::other(why.to_owned()));
+    loop {
+        let piece = tokio::select! {
+            () = to.closed() => return,
+            () = tasks.shutdown_begun() => failed("the server is being stopped"),
+            () = clock.sleep(PATIENCE) => failed("nothing came for a minute"),
+            part = stream.next() => match part {
+                Some(Ok(bytes)) => Piece::Bytes(bytes),
+                Some(Err(error)) => failed(&format!("the sender broke off ({error})")),
+                None => Piece::End,
+            },
+        };
+        let is_last = !matches!(piece, Piece::Bytes(_));
+        if to.send(piece).await.is_err() || is_last {
+            return;
+        }
+    }
+}
+
+/// Reads on for a moment: a sender that is still sending would not hear the answer.
+async fn drain(stream: &mut BodyDataStream, clock: &dyn Clock) {
+    let mut bytes = 0;
+    let until = clock.sleep(DRAINED_TIME);
+    let mut until = std::pin::pin!(until);
+    while bytes < DRAINED_BYTES_MAX {
+        tokio::select! {
+            () = until.as_mut() => return,
+            part = stream.next() => match part {
+                Some(Ok(part)) => bytes += part.len(),
+                Some(Err(_)) | None => return,
+            },
+        }
+    }
+}
+
+/// What an archive says beside its members: how many records say what is not kept, and what the
+/// commit is to say.
+#[derive(Debug, Default)]
+struct Said {
+    ignored: u64,
+    about: Option<String>,
+}
+
+/// Reads an archive.
+fn read(from: impl Read, to: &mpsc::Sender<Event>) -> Result<Said, TarError> {
+    let mut reader = tar::Reader::new(from);
+    // Nobody takes what is found once something failed there.
+    let tell = |event| to.blocking_send(event).is_ok();
+    while let Some(member) = reader.next()? {
+        let is_file = matches!(member.kind, Kind::File { .. });
+        if !tell(Event::Member(Box::new(member))) {
+            return Ok(Said::default());
+        }
+        if is_file {
+            while let Some((offset, data)) = reader.data()? {
+                if !tell(Event::Data(offset, data)) {
+                    return Ok(Said::default());
+                }
+            }
+            if !tell(Event::End) {
+                return Ok(Said::default());
+            }
+        }
+    }
+    Ok(Said {
+        ignored: reader.ignored(),
+        about: reader.about().map(str::to_owned),
+    })
+}
+
+/// Takes in what is found until there is no more.
+async fn take(
+    importing: &mut Importing,
+    found: &mut mpsc::Receiver<Event>,
+    clock: &dyn Clock,
+    counts: &mut Counts,
+) -> Result<(), TransferError> {
+    let mut has_waited = false;
+    loop {
+        let patience = importing.patience();
+        let event = tokio::select! {
+            event = found.recv() => event,
+            () = clock.sleep(patience), if !has_waited => {
+                // Once is enough: nothing comes.
+                has_waited = true;
+                importing.idle().await?;
+                continue;
+            }
+        };
+        has_waited = false;
+        match event {
+            None => return Ok(()),
+            Some(Event::Member(member)) => member_in(importing, *member, counts).await?,
+            Some(Event::Data(offset, data)) => {
+                counts.bytes += u64::try_from(data.len()).unwrap_or(u64::MAX);
+                importing.data(offset, &data).await?;
+            }
+            Some(Event::End) => importing.end_file().await?,
+        }
+    }
+}
+
+async fn member_in(
+    importing: &mut Importing,
+    member: Member,
+    counts: &mut Counts,
+) -> Result<(), TransferError> {
+    let with = Attributes {
+        mode: member.mode,
+        uid: member.uid,
+        gid: member.gid,
+        mtime: member.mtime,
+        atime: member.atime.unwrap_or(member.mtime),
+    };
+    let path = member.path.as_slice();
+    let special = match member.kind {
+        Kind::File { size } => {
+            counts.files += 1;
+            return importing.file(path, with, size).await;
+        }
+        Kind::Kept => {
+            counts.kept += 1;
+            return importing.keep(path).await;
+        }
+        Kind::Directory => {
+            counts.directories += 1;
+            return importing.directory(path, with).await;
+        }
+        Kind::Link(target) => {
+            counts.links += 1;
+            return importing.link(path, &target).await;
+        }
+        Kind::Symlink(target) => {
+            counts.symlinks += 1;
+            return importing
+                .special(path, with, Special::Symlink(target.into()))
+                .await;
+        }
+        Kind::CharDevice(device) => Special::CharDevice(device),
+        Kind::BlockDevice(device) => Special::BlockDevice(device),
+        Kind::Fifo => Special::Fifo,
+        Kind::Socket => Special::Socket,
+    };
+    counts.others += 1;
+    importing.special(path, with, special).await
+}
+
+pub(super) async fn export(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+    Place(workspace): Place<String>,
+    Parameters(of): Parameters<ExportOf>,
+) -> Result<Response, ApiError> {
+    let permit = Arc::clone(&state.transfers.exports).try_acquire_owned();
+    let permit = permit.map_err(|_| busy("exports", EXPORTS_MAX))?;
+    let version = of.version.as_deref().unwrap_or("main");
+    let gateway = &state.counted.gateway;
+    let since = of.since.as_deref();
+    let exporting = gateway.begin_export(tenant, &workspace, version, since);
+    let exporting = exporting.await?;
+    let commit = exporting.commit().id.to_string();
+    let (to, from) = mpsc::channel::<Result<Bytes, std::io::Error>>(PIECES_MAX);
+    let sending = Sending {
+        to,
+        clock: Arc::clone(&state.clock),
+        tasks: state.tasks.clone(),
+        bytes: Vec::with_capacity(PIECE_BYTES),
+    };
+    state.tasks.spawn(async move {
+        let _permit = permit;
+        sending.all(exporting).await;
+    });
+    let stream = unfold(from, |mut from| async {
+        from.recv().await.map(|part| (part, from))
+    });
+    let mut response = Body::from_stream(stream).into_response();
+    let headers = response.headers_mut();
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/x-tar"),
+    );
+    if let Ok(commit) = HeaderValue::from_str(&commit) {
+        headers.insert("holdfast-commit", commit);
+    }
+    Ok(response)
+}
+
+/// The way out of an export.
+struct Sending {
+    to: mpsc::Sender<Result<Bytes, std::io::Error>>,
+    clock: Arc<dyn Clock>,
+    tasks: Tasks,
+    bytes: Vec<u8>,
+}
+
+/// Why an export ends early.
+enum Broken {
+    /// Its peer has gone, or takes nothing.
+    Peer,
+    /// It cannot be read.
+    Here(TransferError),
+}
+
+impl From<TransferError> for Broken {
+    fn from(error: TransferError) -> Self {
+        Self::Here(error)
+    }
+}
+
+impl Sending {
+    async fn all(mut self, exporting: Exporting) {
+        let commit = exporting.commit().id;
+        match self.try_all(exporting).await {
+            Ok(()) => {}
+            Err(Broken::Peer) => tracing::debug!(%commit, "export was broken off by its peer"),
+            Err(Broken::Here(error)) => {
+                tracing::warn!(%commit, %error, "export breaks off");
+                // The answer has begun: all that is left is not to end it well.
+                drop(self.to.send(Err(std::io::Error::other(error))).await);
+            }
+        }
+    }
+
+    async fn try_all(&mut self, mut exporting: Exporting) -> Result<(), Broken> {
+        while let Some(found) = exporting.next().await? {
+            self.one(&exporting, found).await?;
+        }
+        self.push(&tar::END).await?;
+        self.send().await
+    }
+
+    async fn one(&mut self, exporting: &Exporting, found: Found) -> Result<(), Broken> {
+        let record = &found.record;
+        let extents = match (&found.link_to, record.stat.kind) {
+            (None, FileKind::File) if !found.is_kept => extents_of(exporting, record).await?,
+            _ => Vec::new(),
+        };
+        let target = match record.stat.kind {
+            FileKind::Symlink => record.inline.clone().unwrap_or_default(),
+            _ => Bytes::new(),
+        };
+        let header = tar::header(&member_of(&found, &target), &extents);
+        self.push(&header).await?;
+        let mut sum = 0;
+        for extent in &extents {
+            self.extent(exporting, record, *extent).await?;
+            sum += extent.length;
+        }
+        self.push(tar::padding(sum)).await
+    }
+
+    async fn extent(
+        &mut self,
+        exporting: &Exporting,
+        record: &InodeRecord,
+        extent: Extent,
+    ) -> Result<(), Broken> {
+        let mut pieces = exporting.pieces(record, extent.offset..extent.offset + extent.length);
+        let mut ahead = FuturesOrdered::new();
+        let mut is_over = false;
+        loop {
+            while !is_over && ahead.len() < AHEAD_MAX {
+                match pieces.next().await.map_err(TransferError::from)? {
+                    // A hole too small to be told apart, or one of very many.
+                    Some(piece) if piece.source == Source::Hole => {
+                        let mut rest = piece.length;
+                        while let Some(read) = ahead.next().await {
+                            let read: Bytes = read?;
+                            self.push(&read).await?;
+                        }
+                        while rest > 0 {
+                            let some = rest.min(64 * 1024);
+                            let zeros = vec![0; usize::try_from(some).unwrap_or(0)];
+                            self.push(&zeros).await?;
+                            rest -= some;
+                        }
+                    }
+                    Some(piece) => ahead.push_back(async move {
+                        exporting.content(&piece.source, piece.length).await
+                    }),
+                    None => is_over = true,
+                }
+            }
+            match ahead.next().await {
+                Some(read) => {
+                    let read: Bytes = read?;
+                    self.push(&read).await?;
+                }
+                None => return Ok(()),
+            }
+        }
+    }
+
+    async fn push(&mut self, bytes: &[u8]) -> Result<(), Broken> {
+        self.bytes.extend_from_slice(bytes);
+        if self.bytes.len() >= PIECE_BYTES {
+            self.send().await?;
+        }
+        Ok(())
+    }
+
+    async fn send(&mut self) -> Result<(), Broken> {
+        let bytes = std::mem::replace(&mut self.bytes, Vec::with_capacity(PIECE_BYTES));
+        tokio::select! {
+            sent = self.to.send(Ok(bytes.into())) => sent.map_err(|_| Broken::Peer),
+            () = self.clock.sleep(PATIENCE) => Err(Broken::Peer),
+            () = self.tasks.shutdown_begun() => Err(Broken::Peer),
+        }
+    }
+}
+
+fn member_of(found: &Found, target: &Bytes) -> Member {
+    let stat = &found.record.stat;
+    let kind = match (&found.link_to, stat.kind) {
+        _ if found.is_kept => Kind::Kept,
+        (Some(first), _) => Kind::Link(first.clone()),
+        (None, FileKind::File) => Kind::File { size: stat.size },
+        (None, FileKind::Directory) => Kind::Directory,
+        (None, FileKind::Symlink) => Kind::Symlink(target.to_vec()),
+        (None, FileKind::CharDevice) => Kind::CharDevice(stat.device),
+        (None, FileKind::BlockDevice) => Kind::BlockDevice(stat.device),
+        (None, FileKind::Fifo) => Kind::Fifo,
+        (None, FileKind::Socket) => Kind::Socket,
+    };
+    let path = if found.path.is_empty() {
+        b".".to_vec()
+    } else {
+        found.path.clone()
+    };
+    Member {
+        path,
+        kind,
+        mode: stat.mode,
+        uid: stat.uid,
+        gid: stat.gid,
+        mtime: stat.mtime,
+        atime: Some(stat.atime),
+    }
+}
+
+/// The parts of a file that are no holes.
+async fn extents_of(
+    exporting: &Exporting,
+    record: &InodeRecord,
+) -> Result<Vec<Extent>, TransferError> {
+    let size = record.stat.size;
+    let mut extents: Vec<Extent> = Vec::new();
+    if record.stat.used >= size {
+        // Holes, if there are any, are smaller than what is allocated at a time.
+        let all = Extent {
+            offset: 0,
+            length: size,
+        };
+        extents.extend((size > 0).then_some(all));
+        return Ok(extents);
+    }
+    let mut pieces = exporting.pieces(record, 0..size);
+    while let Some(piece) = pieces.next().await? {
+        if piece.source == Source::Hole {
+            continue;
+        }
+        let is_full = extents.len() >= tar::EXTENTS_MAX;
+        match extents.last_mut() {
+            Some(last) if is_full || last.offset + last.length == piece.offset => {
+                last.length = piece.offset + piece.length - last.offset;
+            }
+            _ => extents.push(Extent {
+                offset: piece.offset,
+                length: piece.length,
+            }),
+        }
+    }
+    Ok(extents)
+}

@@ -1,0 +1,420 @@
+//! `holdfast import` and `export`.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+
+use super::{client, escape};
+use crate::cli_transfer::{ExportArgs, ImportArgs};
+use crate::failure::{Failure, FailureKind};
+use crate::files::{Options, Packed, Progress, Unpacked, pack, shown_bytes, unpack};
+use crate::history::{Checkpoint, short};
+use crate::output;
+use crate::tar::{self, Kind, Reader};
+use crate::transfer::{Counts, Imported};
+
+/// Bytes copied at a time.
+const COPY_BYTES: usize = 256 * 1024;
+
+/// How an archive is packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Plain,
+    Gzip,
+    Zstd,
+}
+
+pub(super) fn import(args: ImportArgs, json: bool) -> Result<(), Failure> {
+    if args.git {
+        return super::git::import(&args, json);
+    }
+    let about = Checkpoint::from(args.about);
+    let about = serde_json::to_string(&about).unwrap_or_default();
+    let call = format!(
+        "/v1/workspaces/{}/import?branch={}",
+        escape(&args.workspace),
+        escape(&args.branch)
+    );
+    let client = client(&args.server)?;
+    let path = args.path;
+    let is_dir = path.is_dir();
+    if !is_dir && !is_standard(&path) {
+        // Before anything is sent.
+        open(&path)?;
+    }
+    let (tell, told) = std::sync::mpsc::sync_channel(1);
+    let imported: Imported = client.upload(&call, move |to| {
+        let mut progress = Progress::new("sent");
+        put(to, &tar::about(&about))?;
+        let packed = if is_dir {
+            pack(&path, to, &mut progress)?
+        } else {
+            send(&path, to, &mut progress)?;
+            Packed::default()
+        };
+        // There is room for one.
+        tell.try_send(packed)
+            .map_err(|error| Failure::error(format_args!("tell what was sent: {error}")))
+    })?;
+    let packed = told.try_recv().unwrap_or_default();
+    if packed.changed > 0 {
+        output::note(&format!(
+            "{} files were written to while they were read: the commit may have parts of both",
+            packed.changed
+        ));
+    }
+    if json {
+        return output::json(&imported);
+    }
+    let id = &imported.commit.id;
+    let branch = imported.branch.as_deref().unwrap_or_default();
+    let mut lines = vec![if imported.is_new {
+        format!("commit {id}\nbranch {branch} is at {}", short(id))
+    } else {
+        format!("branch {branch} has the very same already, at commit {id}")
+    }];
+    lines.push(counted(&imported.counts));
+    if imported.counts.ignored > 0 {
+        let ignored = imported.counts.ignored;
+        lines.push(format!("{ignored} extended attributes were left out"));
+    }
+    output::text(&lines.join("\n"))
+}
+
+/// Sends a part of an archive.
+pub(super) fn put(to: &mut dyn Write, bytes: &[u8]) -> Result<(), Failure> {
+    let sent = to.write_all(bytes);
+    sent.map_err(|error| Failure::io("send the archive", &error))
+}
+
+fn is_standard(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+fn counted(counts: &Counts) -> String {
+    format!(
+        "{} files ({}), {} directories, {} symbolic links, {} further names, {} others",
+        counts.files,
+        shown_bytes(counts.bytes),
+        counts.directories,
+        counts.symlinks,
+        counts.links,
+        counts.others
+    )
+}
+
+fn open(path: &Path) -> Result<File, Failure> {
+    File::open(path).map_err(|error| Failure::io(format_args!("open {}", path.display()), &error))
+}
+
+/// Sends an archive, unpacked if it is packed.
+fn send(path: &Path, to: &mut dyn Write, progress: &mut Progress) -> Result<(), Failure> {
+    let failed = |error: &std::io::Error| {
+        Failure::io(
+            format_args!("read {}, of which nothing was imported", path.display()),
+            error,
+        )
+    };
+    let from: Box<dyn Read> = if is_standard(path) {
+        Box::new(std::io::stdin())
+    } else {
+        Box::new(open(path)?)
+    };
+    let mut from = BufReader::with_capacity(COPY_BYTES, from);
+    let begin = from.fill_buf().map_err(|error| failed(&error))?;
+    let mut from: Box<dyn Read> = if begin.starts_with(&[0x1f, 0x8b]) {
+        Box::new(flate2::bufread::MultiGzDecoder::new(from))
+    } else if begin.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
+        let decoder = zstd::stream::read::Decoder::with_buffer(from);
+        Box::new(decoder.map_err(|error| failed(&error))?)
+    } else {
+        Box::new(from)
+    };
+    let mut buffer = vec![0; COPY_BYTES];
+    loop {
+        let read = match from.read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(read) => read,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(failed(&error)),
+        };
+        put(to, buffer.get(..read).unwrap_or_default())?;
+        progress.add(read);
+    }
+}
+
+pub(super) fn export(args: ExportArgs, json: bool) -> Result<(), Failure> {
+    if args.git {
+        return super::git::export(&args, json);
+    }
+    let client = client(&args.server)?;
+    let call = format!(
+        "/v1/workspaces/{}/export?version={}",
+        escape(&args.workspace),
+        escape(&args.version)
+    );
+    let (dest, force) = (args.dest, args.force);
+    let to_standard = is_standard(&dest);
+    if to_standard && (json || std::io::stdout().is_terminal()) {
+        let message = "an archive on standard output goes with no --json and to no terminal";
+        return Err(Failure::new(FailureKind::Usage, message));
+    }
+    let target = Target::new(dest, force)?;
+    let (commit, unpacked) = client.download(&call, move |from, commit| {
+        let unpacked = target.take(from, force)?;
+        Ok((commit.unwrap_or_default(), unpacked))
+    })?;
+    let counts = counted(&unpacked.counts);
+    if unpacked.owners_left > 0 {
+        output::note(&format!(
+            "{} of them belong to you now: only root can keep their owners",
+            unpacked.owners_left
+        ));
+    }
+    if to_standard {
+        output::note(&format!("commit {commit}: {counts}"));
+        return Ok(());
+    }
+    if json {
+        return output::json(&serde_json::json!({
+            "commit": commit,
+            "counts": unpacked.counts,
+            "owners_left": unpacked.owners_left,
+        }));
+    }
+    output::text(&format!("commit {commit}\n{counts}"))
+}
+
+/// Where an export goes.
+enum Target {
+    Standard,
+    Archive(PathBuf, Form),
+    /// A directory that does not exist.
+    New(PathBuf),
+    /// One that does.
+    Existing(PathBuf),
+}
+
+impl Target {
+    fn new(dest: PathBuf, force: bool) -> Result<Self, Failure> {
+        if is_standard(&dest) {
+            return Ok(Self::Standard);
+        }
+        let in_the_way = |what: &str| {
+            let message = format!("{} {what}; --force writes all the same", dest.display());
+            Failure::new(FailureKind::Conflict, message)
+        };
+        let found = std::fs::symlink_metadata(&dest);
+        let is_dir = dest.is_dir();
+        let name = dest.file_name().map(OsStr::as_bytes).unwrap_or_default();
+        let form = [
+            (&b".tar"[..], Form::Plain),
+            (b".tar.gz", Form::Gzip),
+            (b".tgz", Form::Gzip),
+            (b".tar.zst", Form::Zstd),
+            (b".tzst", Form::Zstd),
+        ];
+        let form = form.iter().find(|(end, _)| name.ends_with(end));
+        match (form, found) {
+            (Some((_, form)), found) if !is_dir => {
+                if found.is_ok() && !force {
+                    return Err(in_the_way("exists"));
+                }
+                Ok(Self::Archive(dest, *form))
+            }
+            (_, Err(error)) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::New(dest)),
+            (_, Err(error)) => Err(Failure::io(
+                format_args!("look at {}", dest.display()),
+                &error,
+            )),
+            (_, Ok(_)) if !is_dir => {
+                let message = format!("{} is no directory: name another", dest.display());
+                Err(Failure::new(FailureKind::Conflict, message))
+            }
+            (_, Ok(_)) => {
+                let read = std::fs::read_dir(&dest);
+                let mut read = read.map_err(|error| {
+                    Failure::io(format_args!("read directory {}", dest.display()), &error)
+                })?;
+                if read.next().is_some() && !force {
+                    return Err(in_the_way("is not empty"));
+                }
+                Ok(Self::Existing(dest))
+            }
+        }
+    }
+
+    fn take(self, from: &mut dyn Read, force: bool) -> Result<Unpacked, Failure> {
+        let mut progress = Progress::new("received");
+        let options = Options { force };
+        match self {
+            Self::Standard => {
+                let mut to = std::io::stdout().lock();
+                copy(from, &mut to, &mut progress)
+            }
+            Self::Existing(dest) => {
+                unpack(from, &dest, options, &mut progress).map_err(|failure| {
+                    let dest = dest.display();
+                    let message = format!("{failure}; what is in {dest} is not complete");
+                    Failure::new(failure.kind, message)
+                })
+            }
+            Self::New(dest) => {
+                let partial = beside(&dest)?;
+                let made = std::fs::DirBuilder::new().mode(0o700).create(&partial);
+                made.map_err(|error| {
+                    Failure::io(format_args!("make directory {}", partial.display()), &error)
+                })?;
+                let unpacked = unpack(from, &partial, options, &mut progress)
+                    .and_then(|unpacked| put_in_place(&partial, &dest, false).map(|()| unpacked));
+                if unpacked.is_err() {
+                    // Nobody but us knows of it.
+                    drop(std::fs::remove_dir_all(&partial));
+                }
+                unpacked
+            }
+            Self::Archive(dest, form) => {
+                let partial = beside(&dest)?;
+                let copied = archive(from, &partial, form, &mut progress)
+                    .and_then(|copied| put_in_place(&partial, &dest, force).map(|()| copied));
+                if copied.is_err() {
+                    drop(std::fs::remove_file(&partial));
+                }
+                copied
+            }
+        }
+    }
+}
+
+/// A name in the same directory, for what is not complete.
+pub(super) fn beside(dest: &Path) -> Result<PathBuf, Failure> {
+    let Some(name) = dest.file_name() else {
+        let message = format!("{} has no name: name a directory", dest.display());
+        return Err(Failure::new(FailureKind::Usage, message));
+    };
+    let mut partial = std::ffi::OsString::from(".");
+    partial.push(name);
+    partial.push(format!(".partial-{}", std::process::id()));
+    Ok(dest.with_file_name(partial))
+}
+
+pub(super) fn put_in_place(partial: &Path, dest: &Path, force: bool) -> Result<(), Failure> {
+    let flags = if force {
+        RenameFlags::empty()
+    } else {
+        RenameFlags::NOREPLACE
+    };
+    let renamed = renameat_with(CWD, partial, CWD, dest, flags);
+    renamed.map_err(|error| {
+        Failure::io(
+            format_args!("put {} in place", dest.display()),
+            &error.into(),
+        )
+    })
+}
+
+fn archive(
+    from: &mut dyn Read,
+    partial: &Path,
+    form: Form,
+    progress: &mut Progress,
+) -> Result<Unpacked, Failure> {
+    let failed =
+        |error: std::io::Error| Failure::io(format_args!("write {}", partial.display()), &error);
+    let file = File::options()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(partial)
+        .map_err(failed)?;
+    let (file, copied) = match form {
+        Form::Plain => {
+            let mut to = file;
+            let copied = copy(from, &mut to, progress)?;
+            (to, copied)
+        }
+        Form::Gzip => {
+            let mut to = flate2::write::GzEncoder::new(file, flate2::Compression::default());
+            let copied = copy(from, &mut to, progress)?;
+            (to.finish().map_err(failed)?, copied)
+        }
+        Form::Zstd => {
+            let mut to = zstd::stream::write::Encoder::new(file, 0).map_err(failed)?;
+            let copied = copy(from, &mut to, progress)?;
+            (to.finish().map_err(failed)?, copied)
+        }
+    };
+    file.sync_all().map_err(failed)?;
+    Ok(copied)
+}
+
+/// Copies an archive, and makes sure that it is whole.
+pub(super) fn copy(
+    from: &mut dyn Read,
+    to: &mut dyn Write,
+    progress: &mut Progress,
+) -> Result<Unpacked, Failure> {
+    let tee = Tee {
+        from,
+        to,
+        progress,
+        failure: None,
+    };
+    let mut reader = Reader::new(tee);
+    let mut unpacked = Unpacked::default();
+    let counts = &mut unpacked.counts;
+    loop {
+        let member = match reader.next() {
+            Ok(Some(member)) => member,
+            Ok(None) => break,
+            Err(error) => {
+                let failure = reader.into_inner().failure;
+                return Err(failure
+                    .unwrap_or_else(|| Failure::new(FailureKind::Retry, format_args!("{error}"))));
+            }
+        };
+        match member.kind {
+            Kind::File { size } => {
+                counts.files += 1;
+                counts.bytes += size;
+            }
+            Kind::Kept => counts.kept += 1,
+            Kind::Directory => counts.directories += 1,
+            Kind::Symlink(_) => counts.symlinks += 1,
+            Kind::Link(_) => counts.links += 1,
+            Kind::CharDevice(_) | Kind::BlockDevice(_) | Kind::Fifo | Kind::Socket => {
+                counts.others += 1;
+            }
+        }
+    }
+    let tee = reader.into_inner();
+    let flushed = tee.to.flush();
+    flushed.map_err(|error| Failure::io("write the archive", &error))?;
+    Ok(unpacked)
+}
+
+/// Copies all that is read through it.
+struct Tee<'a> {
+    from: &'a mut dyn Read,
+    to: &'a mut dyn Write,
+    progress: &'a mut Progress,
+    failure: Option<Failure>,
+}
+
+impl Read for Tee<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.from.read(buffer)?;
+        let part = buffer.get(..read).unwrap_or_default();
+        if let Err(error) = self.to.write_all(part) {
+            self.failure = Some(Failure::io("write the archive", &error));
+            return Err(error);
+        }
+        self.progress.add(read);
+        Ok(read)
+    }
+}

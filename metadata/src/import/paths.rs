@@ -1,0 +1,194 @@
+//! From paths to places, and entering what is new.
+
+use std::collections::HashMap;
+
+use base::{InodeId, Name, NameError};
+
+use super::{Import, ImportError, Place, entry_of, refused};
+use crate::compare::PATH_BYTES_MAX;
+use crate::keyspace::image as keys;
+use crate::record::entry::Entry;
+use crate::stat::FileKind;
+
+/// Bytes of paths of directories that are remembered.
+const CACHE_BYTES_MAX: usize = 8 << 20;
+
+/// What remembering one costs beside its path, roughly.
+const CACHE_ENTRY_BYTES: usize = 64;
+
+/// Directories by their paths: names with `/` between them.
+#[derive(Debug, Default)]
+pub(super) struct DirCache {
+    known: HashMap<Vec<u8>, InodeId>,
+    bytes: usize,
+}
+
+impl DirCache {
+    fn insert(&mut self, path: Vec<u8>, dir: InodeId) {
+        if self.bytes > CACHE_BYTES_MAX {
+            self.known.clear();
+            self.bytes = 0;
+        }
+        self.bytes += path.len() + CACHE_ENTRY_BYTES;
+        self.known.insert(path, dir);
+    }
+}
+
+/// The names of a path. `.` and slashes too many do not matter.
+pub(super) fn split(path: &[u8]) -> Result<Vec<Name>, ImportError> {
+    if path.len() > PATH_BYTES_MAX {
+        let short = path.get(..64).unwrap_or_default();
+        let why =
+            format!("the path that begins so has more than {PATH_BYTES_MAX} bytes: shorten it");
+        return Err(refused(short, why));
+    }
+    if path.first() == Some(&b'/') {
+        let why = "its path begins with '/': archives hold paths from their own root; pack it \
+                   again without `-P`";
+        return Err(refused(path, why));
+    }
+    let names = path.split(|byte| *byte == b'/');
+    let names = names.filter(|name| !matches!(*name, b"" | b"."));
+    names
+        .map(|name| {
+            Name::new(name).map_err(|error| match error {
+                NameError::TooLong => {
+                    let length = name.len();
+                    let why =
+                        format!("a name in it has {length} bytes, of at most 255: shorten it");
+                    refused(path, why)
+                }
+                NameError::Dots => refused(
+                    path,
+                    "'..' in it leads out of the tree: pack it again without",
+                ),
+                NameError::NotAllowed => refused(path, "a name in it has a NUL in it"),
+            })
+        })
+        .collect()
+}
+
+fn join(names: &[Name]) -> Vec<u8> {
+    let names: Vec<&[u8]> = names.iter().map(Name::as_bytes).collect();
+    names.join(&b'/')
+}
+
+impl Import {
+    /// The directory at a path; it and those above it are made if they are missing.
+    pub(super) async fn walk(&mut self, names: &[Name]) -> Result<InodeId, ImportError> {
+        let mut known = names.len();
+        let mut dir = loop {
+            if known == 0 {
+                break InodeId::ROOT;
+            }
+            let path = join(names.get(..known).unwrap_or_default());
+            if let Some(dir) = self.dirs.known.get(&path) {
+                break *dir;
+            }
+            known -= 1;
+        };
+        for (at, name) in names.iter().enumerate().skip(known) {
+            let path = names.get(..=at).unwrap_or_default();
+            dir = match self.entry(dir, name).await? {
+                Some(entry) if entry.kind == FileKind::Directory => entry.inode,
+                Some(_) => {
+                    let why = "something else is there where a directory is needed: the archive \
+                               has two things of this name; leave one out";
+                    return Err(refused(&join(path), why));
+                }
+                None => self.make_dir((dir, name.clone())).await?,
+            };
+            self.dirs.insert(join(path), dir);
+        }
+        Ok(dir)
+    }
+
+    /// What is at a path, if anything.
+    pub(super) async fn find(&mut self, names: &[Name]) -> Result<Option<Entry>, ImportError> {
+        let mut at = Entry {
+            inode: InodeId::ROOT,
+            kind: FileKind::Directory,
+        };
+        for name in names {
+            if at.kind != FileKind::Directory {
+                return Ok(None);
+            }
+            match self.entry(at.inode, name).await? {
+                Some(entry) => at = entry,
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(at))
+    }
+
+    async fn entry(&mut self, dir: InodeId, name: &Name) -> Result<Option<Entry>, ImportError> {
+        let name = name.as_bytes();
+        let key = keys::entry(dir, self.hasher.hash(name), name);
+        let value = self.value(&key).await?;
+        Ok(value.map(|value| Entry::decode(&value)).transpose()?)
+    }
+
+    /// Where something new of this path goes: nothing is there.
+    pub(super) async fn place(
+        &mut self,
+        path: &[u8],
+        kind: FileKind,
+    ) -> Result<Place, ImportError> {
+        let mut names = split(path)?;
+        let Some(name) = names.pop() else {
+            return Err(refused(
+                path,
+                "only a directory can be the root of the tree",
+            ));
+        };
+        let parent = self.walk(&names).await?;
+        match self.entry(parent, &name).await? {
+            None => Ok((parent, name)),
+            Some(found) => {
+                let why = match (found.kind, kind) {
+                    (FileKind::Directory, _) => "a directory is there already",
+                    _ => "it is in the archive twice",
+                };
+                let why =
+                    format!("{why}: leave one out (`tar --delete`), or unpack and pack again");
+                Err(refused(path, why))
+            }
+        }
+    }
+
+    /// A directory that no attributes were told of yet.
+    async fn make_dir(&mut self, (parent, name): Place) -> Result<InodeId, ImportError> {
+        let record = self
+            .new_record(&(parent, name.clone()), FileKind::Directory)
+            .await?;
+        let entry = entry_of(&record);
+        self.hold_new(record)?;
+        self.enter(parent, &name, entry).await?;
+        Ok(entry.inode)
+    }
+
+    /// Puts an entry into a directory and counts it there.
+    pub(super) async fn enter(
+        &mut self,
+        parent: InodeId,
+        name: &Name,
+        entry: Entry,
+    ) -> Result<(), ImportError> {
+        let bytes = name.as_bytes();
+        let key = keys::entry(parent, self.hasher.hash(bytes), bytes);
+        self.changes.set(key, entry.encode());
+        let dir = self.hold(parent).await?;
+        dir.record.entries += 1;
+        if entry.kind == FileKind::Directory {
+            let links = dir.record.stat.nlink.checked_add(1);
+            dir.record.stat.nlink = links.ok_or_else(|| {
+                refused(
+                    bytes,
+                    "its directory has as many directories as there can be",
+                )
+            })?;
+        }
+        dir.dirty = true;
+        Ok(())
+    }
+}

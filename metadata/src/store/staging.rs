@@ -1,0 +1,107 @@
+//! Sessions that nobody mounts: where an import puts an image together.
+//!
+//! Such a session has no ticket, and ends by itself soon unless it is extended: so what a process that
+//! died has left is dropped like any session that has expired.
+
+use base::{SessionId, TenantId, WorkspaceId};
+
+use super::sessions::require_session;
+use super::{Store, StoreError};
+use crate::keyspace;
+use crate::record::operation::Action;
+use crate::record::session::{Identity, SessionRecord, SessionState};
+use crate::store::history::write_operation;
+use crate::transact::Budget;
+
+/// The agent that such a session names.
+pub const STAGING_AGENT: &str = "holdfast-import";
+
+impl Store {
+    /// Opens a session with an empty image, which takes no changes from clients and has no ticket. It
+    /// ends by itself after `ttl_seconds`.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` for the workspace, or the store fails.
+    ///
+    /// # Cancellation
+    ///
+    /// Not cancel-safe: it may or may not exist afterwards, and ends by itself.
+    pub async fn open_staging(
+        &self,
+        tenant: TenantId,
+        workspace: WorkspaceId,
+        branch: &str,
+        ttl_seconds: u64,
+    ) -> Result<SessionId, StoreError> {
+        let id = SessionId::new((self.rng.u64() >> 1).max(1));
+        let now = self.clock.wall();
+        let record = SessionRecord {
+            tenant,
+            workspace,
+            state: SessionState::Open,
+            read_only: true,
+            identity: Identity::AllSquash {
+                uid: 65534,
+                gid: 65534,
+            },
+            generation: 1,
+            frozen: Vec::new(),
+            commit: None,
+            branch: branch.to_owned(),
+            base: None,
+            frozen_usage: crate::image::Usage::default(),
+            revocation: 1,
+            agent: STAGING_AGENT.to_owned(),
+            run: String::new(),
+            created: now,
+            expires: Some(now.plus_seconds(ttl_seconds)),
+        };
+        let action = Action::SessionOpened {
+            session: id,
+            commit: None,
+        };
+        let log = self.logged(STAGING_AGENT, "", action);
+        let (kept, log, operation) = (&record, &log, self.new_operation());
+        self.transactor
+            .transact(Budget::default(), |txn, _| {
+                // Blind writes under a fresh number: right however often they are applied.
+                Box::pin(async move {
+                    txn.set(&keyspace::session_meta(id), &kept.encode());
+                    txn.set(&keyspace::session_of(tenant, workspace, id), &[]);
+                    write_operation(txn, workspace, operation, now, log);
+                    Ok::<(), StoreError>(())
+                })
+            })
+            .await?;
+        Ok(id)
+    }
+
+    /// Lets a session end `ttl_seconds` from now.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` if it has ended, or the store fails.
+    ///
+    /// # Cancellation
+    ///
+    /// Not cancel-safe: it may or may not have been extended.
+    pub async fn extend_session(
+        &self,
+        tenant: TenantId,
+        id: SessionId,
+        ttl_seconds: u64,
+    ) -> Result<(), StoreError> {
+        let expires = self.clock.wall().plus_seconds(ttl_seconds);
+        self.transactor
+            .transact(Budget::default(), |txn, _| {
+                Box::pin(async move {
+                    let mut record = require_session(txn, tenant, id).await?;
+                    record.expires = Some(expires);
+                    txn.set(&keyspace::session_meta(id), &record.encode());
+                    Ok(())
+                })
+            })
+            .await
+    }
+}
