@@ -533,6 +533,9 @@ mod tests {
             for name in NAMES {
                 world.sessions[at].write(name, 0).await;
             }
+            // Nor has a base.
+            let id = world.sessions[at].id;
+            world.gateway.snapshot(id).await.unwrap();
         }
         world.forgets = true;
         world.collect().await;
