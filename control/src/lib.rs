@@ -3,6 +3,7 @@
 pub mod api;
 pub mod cli;
 pub mod cli_history;
+pub mod cli_outside;
 pub mod client;
 mod collector;
 mod commands;
@@ -14,6 +15,7 @@ mod logging;
 mod metrics;
 pub mod mount_line;
 mod output;
+pub mod outside;
 pub mod server;
 pub mod settings;
 pub mod status;

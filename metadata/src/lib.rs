@@ -12,6 +12,7 @@ pub mod ops;
 pub mod permission;
 pub mod record;
 pub mod references;
+pub mod restore;
 pub mod session;
 pub mod stat;
 pub mod store;

@@ -1,11 +1,13 @@
 //! The durable objects beside files: tenants, workspaces, sessions, tickets, tokens, history.
 
+mod changed;
 mod grey;
 mod history;
 mod sessions;
 mod tickets;
 mod workspaces;
 
+pub use changed::{Changed, LIST_EVERYTHING, LIST_POSITION, LIST_ROOT};
 pub use grey::{GreyRoot, GreyRoots};
 pub use history::{
     CommitInfo, LogFilter, LogHeads, LogHeadsError, LogPage, LogQuery, NewCommit, OperationInfo,
@@ -14,6 +16,9 @@ pub use history::{
 pub use sessions::{ExpiredPage, ForkSession, OpenSession, Opened, SessionInfo, SessionPosition};
 pub use tickets::{NewTicket, TICKET_TEXT_BYTES, TicketInfo, token_prefix};
 pub use workspaces::{NewWorkspace, WorkspaceInfo};
+
+pub(crate) use changed::write_changed;
+pub(crate) use history::write_operation;
 
 use std::sync::Arc;
 

@@ -7,6 +7,7 @@ mod gc;
 mod health;
 mod history;
 mod input;
+mod outside;
 mod serving;
 mod sessions;
 mod workspaces;
@@ -154,6 +155,18 @@ pub fn router(state: Arc<ApiState>) -> Router {
         .route(
             "/v1/sessions/{session}/publish",
             axum::routing::post(history::publish),
+        )
+        .route(
+            "/v1/sessions/{session}/restore",
+            axum::routing::post(outside::restore),
+        )
+        .route(
+            "/v1/sessions/{session}/sync",
+            axum::routing::post(outside::sync),
+        )
+        .route(
+            "/v1/sessions/{session}/changed",
+            get(outside::changed).post(outside::acknowledge),
         )
         .route("/v1/gc", get(gc::list).post(gc::start))
         .route("/v1/gc/{run}", get(gc::show))

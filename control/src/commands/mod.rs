@@ -5,6 +5,8 @@ mod gc;
 mod history;
 mod keys;
 mod mount;
+mod outside;
+mod refresh;
 mod serve;
 mod session;
 mod workspace;
@@ -27,6 +29,7 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Ref(command) => history::refs(command, json),
         Command::Op(command) => history::operations(command, json),
         Command::Mount(mount) => mount::run(&mount, json),
+        Command::Refresh(args) => refresh::run(&args, json),
         Command::Gc(gc) => gc::run(&gc, json),
         Command::Keys(command) => keys::run(command, json),
         Command::Check(check) => return check::run(&check, json),

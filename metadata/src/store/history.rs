@@ -19,7 +19,7 @@ pub use operations::{OperationInfo, OperationPosition};
 pub use refs::{RefInfo, RefLogEntry};
 pub use walk::{LogFilter, LogHeads, LogHeadsError, LogPage, LogQuery, Walk};
 
-pub(super) use operations::write_operation;
+pub(crate) use operations::write_operation;
 
 /// Entries read at a time when listing.
 const PAGE: usize = 500;
