@@ -65,8 +65,8 @@ pub struct RefreshArgs {
     #[arg(long, value_name = "SESSION")]
     pub session: Option<String>,
     /// The directory of the session that is mounted there, as its ticket says.
-    #[arg(long, value_name = "PATH", default_value = "")]
-    pub directory: PathBuf,
+    #[arg(long, value_name = "PATH")]
+    pub directory: Option<PathBuf>,
     /// Look at everything in the mount, whatever changed.
     #[arg(long)]
     pub all: bool,

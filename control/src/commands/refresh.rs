@@ -66,7 +66,8 @@ pub(super) fn run(args: &RefreshArgs, json: bool) -> Result<(), Failure> {
         }
         Err(error) => return Err(Failure::io(format_args!("look at {}", dir.display()), &error)),
     }
-    let below = plain_path(args.directory.as_os_str().as_bytes())
+    let below = args.directory.as_deref().unwrap_or(Path::new(""));
+    let below = plain_path(below.as_os_str().as_bytes())
         .map_err(|why| Failure::new(FailureKind::Usage, why))?;
     let source = source(args)?;
     let list = source.list()?;
