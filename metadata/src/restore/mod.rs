@@ -167,8 +167,15 @@ pub async fn changed_paths(
             }
             Err(error) => return Err(error),
         };
+        let mut roots = Vec::new();
         if change.further > 0 {
-            let root = if change.what == What::Removed { old } else { new };
+            roots.push(if change.what == What::Removed { old } else { new });
+        }
+        if change.linked {
+            // What the other names lead to has another number of links.
+            roots.push(new);
+        }
+        for root in roots {
             let mut paths = snapshot(root).paths_of(change.inode);
             while let Some(path) = paths.next().await? {
                 changed.add(path);

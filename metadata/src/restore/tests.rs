@@ -362,10 +362,10 @@ fn the_cost_is_in_what_differs() {
 fn changed_paths_are_told_with_both_names() {
     run(async {
         let mut world = World::new();
-        let made = ["mkdir d", "write d/f 1", "write x 1", "ln x y", "write gone 1"];
+        let made = ["mkdir d", "write d/f 1", "write x 1", "ln x y", "write gone 1", "write p 1", "ln p q"];
         world.script(&made).await;
         let old = world.freeze().await;
-        let made = ["mv d/f d/g", "write x 2", "rm gone", "ln x z", "chmod d 700"];
+        let made = ["mv d/f d/g", "write x 2", "rm gone", "ln x z", "chmod d 700", "rm q"];
         world.script(&made).await;
         let new = world.freeze().await;
         let changed = changed_paths(&world.tree, &world.hasher, (old, new));
@@ -376,7 +376,7 @@ fn changed_paths_are_told_with_both_names() {
             .into_iter()
             .map(|path| String::from_utf8(path).unwrap())
             .collect();
-        for path in ["d", "d/f", "d/g", "gone", "x", "z"] {
+        for path in ["d", "d/f", "d/g", "gone", "x", "z", "p", "q"] {
             assert!(paths.contains(path), "{path}: {paths:?}");
         }
         let none = changed_paths(&world.tree, &world.hasher, (new, new));
