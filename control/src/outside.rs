@@ -102,7 +102,8 @@ pub struct Acknowledge {
 pub fn path_bytes(paths: Vec<String>, hex: &[String]) -> Result<Vec<Vec<u8>>, String> {
     let mut all: Vec<Vec<u8>> = paths.into_iter().map(String::into_bytes).collect();
     for text in hex {
-        let bytes = from_hex(text).ok_or_else(|| format!("paths_hex: {text:?} is not hexadecimal"))?;
+        let bytes =
+            from_hex(text).ok_or_else(|| format!("paths_hex: {text:?} is not hexadecimal"))?;
         all.push(bytes);
     }
     Ok(all)
@@ -137,7 +138,9 @@ fn from_hex(text: &str) -> Option<Vec<u8>> {
         .map(|pair| {
             let pair = std::str::from_utf8(pair).ok()?;
             let is_plain = pair.bytes().all(|digit| digit.is_ascii_hexdigit());
-            is_plain.then(|| u8::from_str_radix(pair, 16).ok()).flatten()
+            is_plain
+                .then(|| u8::from_str_radix(pair, 16).ok())
+                .flatten()
         })
         .collect()
 }
@@ -156,7 +159,9 @@ pub fn plain_path(path: &[u8]) -> Result<Vec<u8>, String> {
             continue;
         }
         if name == b".." {
-            return Err(format!("path {shown:?}: write it from the root of the session, without .."));
+            return Err(format!(
+                "path {shown:?}: write it from the root of the session, without .."
+            ));
         }
         base::Name::check(name).map_err(|why| format!("path {shown:?}: {why}"))?;
         if !plain.is_empty() {
@@ -245,11 +250,17 @@ mod tests {
     fn paths_keep_their_bytes() {
         let paths = vec![b"a/b".to_vec(), b"\xff\x00x".to_vec(), b"\xc3\xa4".to_vec()];
         let (texts, hex) = path_texts(paths);
-        assert_eq!((texts.len(), hex.as_slice()), (2, &["ff0078".to_owned()][..]));
+        assert_eq!(
+            (texts.len(), hex.as_slice()),
+            (2, &["ff0078".to_owned()][..])
+        );
         let back = path_bytes(texts, &hex).unwrap();
         assert_eq!(back, [&b"a/b"[..], b"\xc3\xa4", b"\xff\x00x"]);
         for wrong in ["f", "0g", "+1", "é"] {
-            assert!(path_bytes(Vec::new(), &[wrong.to_owned()]).is_err(), "{wrong}");
+            assert!(
+                path_bytes(Vec::new(), &[wrong.to_owned()]).is_err(),
+                "{wrong}"
+            );
         }
     }
 

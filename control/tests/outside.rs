@@ -210,7 +210,10 @@ mod tests {
         let root_before = files.attributes(root.clone()).await;
 
         let done = restore(dir, &session, &["--version", "main"]);
-        assert_eq!((&done["outcome"], &done["version"]), (&"restored".into(), &version.into()));
+        assert_eq!(
+            (&done["outcome"], &done["version"]),
+            (&"restored".into(), &version.into())
+        );
         assert_eq!(files.read_handle(edited.clone()).await.unwrap(), b"one");
         assert_eq!(files.read("edited").await.unwrap(), b"one");
         assert_eq!(files.read("large").await.unwrap(), [1; 700_000]);
@@ -236,7 +239,10 @@ mod tests {
         assert_eq!(changed(dir, &session), (paths, position));
         let operation = done["operation"].as_str().unwrap();
         json(&["op", "undo", operation], dir);
-        assert_eq!(files.read("edited").await.unwrap(), b"two, and not committed");
+        assert_eq!(
+            files.read("edited").await.unwrap(),
+            b"two, and not committed"
+        );
         assert_eq!(files.read("large").await.unwrap(), [2; 900_000]);
         assert_eq!(files.read_handle(added).await.unwrap(), b"added");
         assert_eq!(files.find("removed").await, None);
@@ -250,7 +256,12 @@ mod tests {
         files.write("edited", b"three").await;
         let log = json(&["op", "log", "--limit", "1"], dir);
         let last = log[0]["id"].as_str().unwrap();
-        fails(&["op", "undo", last], dir, CONFLICT, &["changed since", "session restore"]);
+        fails(
+            &["op", "undo", last],
+            dir,
+            CONFLICT,
+            &["changed since", "session restore"],
+        );
         assert_eq!(files.read("edited").await.unwrap(), b"three");
         let published = publish(dir, &session, &["-m", "v2"]);
         assert_eq!(published["outcome"], "fast-forward");
@@ -298,7 +309,14 @@ mod tests {
         assert_eq!(changed["paths_hex"][0], "6f6464ff");
 
         let fail = |path: &str, code, part: &str| {
-            let line = ["session", "restore", id(&session), "--version", "main", path];
+            let line = [
+                "session",
+                "restore",
+                id(&session),
+                "--version",
+                "main",
+                path,
+            ];
             fails(&line, dir, code, &[part]);
         };
         fail("nowhere", 4, "neither");
@@ -340,7 +358,10 @@ mod tests {
         assert_eq!(tried["outcome"], "fast-forward");
         assert_eq!(second_files.find("news").await, None);
         let synced = sync(dir, &second, &[]);
-        assert_eq!((&synced["outcome"], &synced["commit"]), (&"fast-forward".into(), &head));
+        assert_eq!(
+            (&synced["outcome"], &synced["commit"]),
+            (&"fast-forward".into(), &head)
+        );
         assert_eq!(second_files.read("news").await.unwrap(), b"news");
         assert_eq!(changed(dir, &second).0, ["news"]);
         let shown = json(&["session", "show", id(&second)], dir);
@@ -355,19 +376,33 @@ mod tests {
         publish(dir, &first, &["-m", "three"]);
         let synced = sync(dir, &second, &[]);
         assert_eq!(synced["outcome"], "merged");
-        assert_eq!(second_files.read_handle(shared.clone()).await.unwrap(), b"ONE\ntwo\nTHREE\n");
+        assert_eq!(
+            second_files.read_handle(shared.clone()).await.unwrap(),
+            b"ONE\ntwo\nTHREE\n"
+        );
         assert_eq!(second_files.read("own").await.unwrap(), b"own");
         let undo = synced["operation"].as_str().unwrap();
         json(&["op", "undo", undo], dir);
-        assert_eq!(second_files.read("shared").await.unwrap(), b"ONE\ntwo\nthree\n");
+        assert_eq!(
+            second_files.read("shared").await.unwrap(),
+            b"ONE\ntwo\nthree\n"
+        );
         let shown = json(&["session", "show", id(&second)], dir);
         assert_eq!(shown["commit"], synced["before"]);
         assert_eq!(sync(dir, &second, &[])["outcome"], "merged");
-        assert_eq!(publish(dir, &second, &["-m", "both"])["outcome"], "fast-forward");
+        assert_eq!(
+            publish(dir, &second, &["-m", "both"])["outcome"],
+            "fast-forward"
+        );
         assert_eq!(sync(dir, &first, &[])["outcome"], "fast-forward");
         assert_eq!(first_files.read("own").await.unwrap(), b"own");
 
-        clashes(dir, (&first, &mut first_files), (&second, &mut second_files)).await;
+        clashes(
+            dir,
+            (&first, &mut first_files),
+            (&second, &mut second_files),
+        )
+        .await;
         assert_eq!(server.terminate(), Some(0));
         assert_eq!(json(&["check"], dir)["clean"], true);
     }
@@ -390,7 +425,11 @@ mod tests {
             let synced = sync(dir, second, &["--policy", policy]);
             assert_eq!(synced["outcome"], "merged", "{policy}");
             let expected = if policy == "theirs" { theirs } else { ours };
-            assert_eq!(second_files.read("shared").await.unwrap(), expected, "{policy}");
+            assert_eq!(
+                second_files.read("shared").await.unwrap(),
+                expected,
+                "{policy}"
+            );
             if policy == "keep-both" {
                 let aside = synced["conflicts"][0]["aside"].as_str().unwrap();
                 assert_eq!(second_files.read(aside).await.unwrap(), theirs);
@@ -420,10 +459,14 @@ mod tests {
         };
         let mut written = 0_u32;
         while !restored.is_finished() {
-            files.write(format!("n{written}"), &written.to_be_bytes()).await;
+            files
+                .write(format!("n{written}"), &written.to_be_bytes())
+                .await;
             written += 1;
         }
-        files.write(format!("n{written}"), &written.to_be_bytes()).await;
+        files
+            .write(format!("n{written}"), &written.to_be_bytes())
+            .await;
         assert!(restored.join().unwrap() > 3);
         // What is there is all that was written after some moment.
         let mut there = false;
@@ -432,7 +475,10 @@ mod tests {
             if let Some(content) = &found {
                 assert_eq!(content[..], number.to_be_bytes(), "n{number}");
             }
-            assert!(found.is_some() || !there, "n{number} of {written} is missing");
+            assert!(
+                found.is_some() || !there,
+                "n{number} of {written} is missing"
+            );
             there |= found.is_some();
         }
         assert!(there);
@@ -461,7 +507,13 @@ mod tests {
         assert!(second > first);
         let acknowledge = |position: Option<u64>| {
             let position = position.unwrap().to_string();
-            let line = ["session", "changed", id(&session), "--acknowledge", &position];
+            let line = [
+                "session",
+                "changed",
+                id(&session),
+                "--acknowledge",
+                &position,
+            ];
             json(&line, dir)
         };
         acknowledge(first);
@@ -474,9 +526,17 @@ mod tests {
         let at = tempfile::tempdir().unwrap();
         let mount = at.path().to_str().unwrap();
         let refreshed = json(&["refresh", mount, "--session", id(&session)], dir);
-        assert_eq!((&refreshed["refreshed"], &refreshed["everything"]), (&2.into(), &false.into()));
+        assert_eq!(
+            (&refreshed["refreshed"], &refreshed["everything"]),
+            (&2.into(), &false.into())
+        );
         assert_eq!(changed(dir, &session), (Vec::new(), None));
-        fails(&["refresh", "/nonexistent", "--session", id(&session)], dir, 4, &["/nonexistent"]);
+        fails(
+            &["refresh", "/nonexistent", "--session", id(&session)],
+            dir,
+            4,
+            &["/nonexistent"],
+        );
         assert_eq!(server.terminate(), Some(0));
     }
 }

@@ -88,7 +88,11 @@ pub(super) fn changed(args: ChangedArgs, json: bool) -> Result<(), Failure> {
     let Some(position) = changed.position else {
         return output::text("nothing changed from outside");
     };
-    let mut lines: Vec<String> = changed.paths.iter().map(|path| output::in_line(path)).collect();
+    let mut lines: Vec<String> = changed
+        .paths
+        .iter()
+        .map(|path| output::in_line(path))
+        .collect();
     lines.extend(changed.paths_hex.iter().map(|hex| format!("hex:{hex}")));
     if changed.everything {
         lines.push("everything may have changed".to_owned());

@@ -64,7 +64,12 @@ pub(super) fn run(args: &RefreshArgs, json: bool) -> Result<(), Failure> {
             let message = format!("{} is no directory", dir.display());
             return Err(Failure::new(FailureKind::Usage, message));
         }
-        Err(error) => return Err(Failure::io(format_args!("look at {}", dir.display()), &error)),
+        Err(error) => {
+            return Err(Failure::io(
+                format_args!("look at {}", dir.display()),
+                &error,
+            ));
+        }
     }
     let below = args.directory.as_deref().unwrap_or(Path::new(""));
     let below = plain_path(below.as_os_str().as_bytes())
@@ -124,15 +129,15 @@ impl Source {
                 .map_err(|error| Failure::io(format_args!("read {}", path.display()), &error))?,
         };
         parse(&raw).ok_or_else(|| {
-            Failure::error("the list of what changed cannot be read: is the server of this release?")
+            Failure::error(
+                "the list of what changed cannot be read: is the server of this release?",
+            )
         })
     }
 
     fn acknowledge(&self, position: u64) -> Result<(), Failure> {
         match self {
-            Self::Server(client, path) => {
-                client.post_for_nothing(path, &Acknowledge { position })
-            }
+            Self::Server(client, path) => client.post_for_nothing(path, &Acknowledge { position }),
             Self::File(path) => std::fs::write(path, format!("{position}\n"))
                 .map_err(|error| Failure::io(format_args!("write {}", path.display()), &error)),
         }
@@ -326,7 +331,13 @@ mod tests {
         assert_eq!(list, expected);
         assert!(parse(b"/everything\0/position=1\0").unwrap().everything);
         assert_eq!(parse(b""), Some(List::default()));
-        for wrong in [&b"a"[..], b"../a\0", b"/other\0", b"/position=x\0", b"a//b\0"] {
+        for wrong in [
+            &b"a"[..],
+            b"../a\0",
+            b"/other\0",
+            b"/position=x\0",
+            b"a//b\0",
+        ] {
             assert_eq!(parse(wrong), None, "{wrong:?}");
         }
     }
@@ -363,7 +374,10 @@ mod tests {
         let long = [&[b'x'; 255][..]; 20].join(&b'/');
         std::fs::write(&file, [&long[..], b"\0/position=6\0"].concat()).unwrap();
         let failed = run(&args(dir.path()), true).unwrap_err();
-        assert!(failed.message.contains("nothing is acknowledged"), "{failed}");
+        assert!(
+            failed.message.contains("nothing is acknowledged"),
+            "{failed}"
+        );
         assert_ne!(std::fs::read(&file).unwrap(), b"6\n");
     }
 

@@ -503,10 +503,7 @@ impl Checker<'_> {
         }
         let decoded = self.decoded(&place, ChangedRecord::decode(value));
         if decoded.is_some() && position > current.flush {
-            let what = format!(
-                "are of flush {position}, the last was {}",
-                current.flush
-            );
+            let what = format!("are of flush {position}, the last was {}", current.flush);
             self.report.add(place, what, Remedy::Session);
         }
     }

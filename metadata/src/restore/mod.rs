@@ -39,7 +39,8 @@ pub enum RestoreError {
     /// The session has no place for the path.
     #[error(
         "the session has no directory {:?} for {:?}: restore that directory, or make it first",
-        text(parent), text(path)
+        text(parent),
+        text(path)
     )]
     NoParent {
         /// The path.
@@ -169,7 +170,11 @@ pub async fn changed_paths(
         };
         let mut roots = Vec::new();
         if change.further > 0 {
-            roots.push(if change.what == What::Removed { old } else { new });
+            roots.push(if change.what == What::Removed {
+                old
+            } else {
+                new
+            });
         }
         if change.linked {
             // What the other names lead to has another number of links.

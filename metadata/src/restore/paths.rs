@@ -178,7 +178,8 @@ impl Side {
             inode: place.0,
             what,
         })?;
-        self.inside.extend(passed.into_iter().map(|dir| (dir, answer)));
+        self.inside
+            .extend(passed.into_iter().map(|dir| (dir, answer)));
         Ok(answer)
     }
 
@@ -298,14 +299,18 @@ impl Work {
             ),
             None => (&[][..], path),
         };
-        let no_path = || RestoreError::NoPath { path: path.to_vec() };
+        let no_path = || RestoreError::NoPath {
+            path: path.to_vec(),
+        };
         let place = Name::new(name).map_err(|_| no_path())?;
         let mut found = Vec::new();
         let mut dirs = Vec::new();
         for which in [Which::Here, Which::There] {
             let side = self.side(which);
             let dir = side.snapshot.lookup(parent).await?;
-            let dir = dir.filter(|dir| dir.stat.is_dir()).map(|dir| dir.stat.inode);
+            let dir = dir
+                .filter(|dir| dir.stat.is_dir())
+                .map(|dir| dir.stat.inode);
             let entry = match dir {
                 Some(dir) => side.snapshot.entry(dir, name).await?,
                 None => None,
@@ -316,7 +321,10 @@ impl Work {
             dirs.push(dir);
             found.push(entry.map(|entry| (entry.inode, entry.kind)));
         }
-        let (here, there) = (found.first().copied().flatten(), found.last().copied().flatten());
+        let (here, there) = (
+            found.first().copied().flatten(),
+            found.last().copied().flatten(),
+        );
         match (dirs.first().copied().flatten(), there) {
             _ if here.is_none() && there.is_none() => Err(no_path()),
             (Some(dir), _) => Ok(((dir, place), here, there)),
@@ -367,7 +375,13 @@ impl Work {
     }
 
     fn see(&mut self, which: Which, inode: InodeId, place: Place) -> Result<(), RestoreError> {
-        if self.side(which).seen.entry(inode).or_default().insert(place) {
+        if self
+            .side(which)
+            .seen
+            .entry(inode)
+            .or_default()
+            .insert(place)
+        {
             self.count_name()?;
         }
         Ok(())

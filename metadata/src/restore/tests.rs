@@ -82,24 +82,43 @@ async fn check_sound(world: &World, root: Root, of: &str) {
         }
         let links = keys.range(Bytes::from(keys::links(*inode).start.to_vec())..);
         let links = links.take_while(|(key, _)| keys::links(*inode).contains(key));
-        assert_eq!(links.count(), names.len().saturating_sub(1), "{of}: {inode}");
+        assert_eq!(
+            links.count(),
+            names.len().saturating_sub(1),
+            "{of}: {inode}"
+        );
         let below = whole.entries.iter().filter(|((dir, _), _)| dir == inode);
         let below: Vec<_> = below.collect();
         if record.stat.is_dir() {
             let is_dir = |child: &InodeId| whole.records[child].stat.is_dir();
             let dirs = below.iter().filter(|(_, child)| is_dir(child)).count();
-            assert_eq!(record.entries, below.len() as u64, "{of}: entries of {inode}");
-            assert_eq!(record.stat.nlink as usize, 2 + dirs, "{of}: nlink of {inode}");
+            assert_eq!(
+                record.entries,
+                below.len() as u64,
+                "{of}: entries of {inode}"
+            );
+            assert_eq!(
+                record.stat.nlink as usize,
+                2 + dirs,
+                "{of}: nlink of {inode}"
+            );
             assert!(names.len() <= 1, "{of}: {inode} has two names");
         } else {
             assert!(below.is_empty(), "{of}");
-            assert_eq!(record.stat.nlink as usize, names.len(), "{of}: nlink of {inode}");
+            assert_eq!(
+                record.stat.nlink as usize,
+                names.len(),
+                "{of}: nlink of {inode}"
+            );
         }
         // It hangs at the root.
         whole.path(record.link.as_ref());
     }
     for inode in whole.entries.values().chain(whole.blocks.keys()) {
-        assert!(whole.records.contains_key(inode), "{of}: {inode} is nothing");
+        assert!(
+            whole.records.contains_key(inode),
+            "{of}: {inode} is nothing"
+        );
     }
 }
 
@@ -116,7 +135,13 @@ async fn view(world: &World, root: Root) -> View {
         let stat = &record.stat;
         let size = if stat.is_dir() { 0 } else { stat.size };
         let inline = record.inline.clone();
-        (path, (*inode, (stat.kind, stat.mode, stat.uid, size, inline, blocks)))
+        (
+            path,
+            (
+                *inode,
+                (stat.kind, stat.mode, stat.uid, size, inline, blocks),
+            ),
+        )
     };
     whole.entries.iter().map(shown).collect()
 }
@@ -146,7 +171,11 @@ async fn check_times(world: &World, (from, to): (Root, Root), of: &str) {
 fn a_whole_image_becomes_what_the_version_is() {
     run(async {
         for seed in 0..60 {
-            let links = if seed % 2 == 0 { Links::Sometimes } else { Links::Often };
+            let links = if seed % 2 == 0 {
+                Links::Sometimes
+            } else {
+                Links::Often
+            };
             let (world, roots, script) = history(seed, links).await;
             for (from, to) in [(2, 0), (1, 0), (2, 1), (0, 2)] {
                 let (from, to) = (roots[from], roots[to]);
@@ -175,7 +204,9 @@ fn what_is_newer_anyway_keeps_its_times() {
         let mut world = World::new();
         world.script(&["mkdir d", "write d/f 1"]).await;
         let old = world.freeze().await;
-        world.script(&["write d/f 2", "write d/g 3", "rm d/g", "write h 1"]).await;
+        world
+            .script(&["write d/f 2", "write d/g 3", "rm d/g", "write h 1"])
+            .await;
         let new = world.freeze().await;
         let rules = Rules {
             newcomers: Newcomers::Keep,
@@ -229,7 +260,10 @@ fn paths_become_what_the_version_has_there() {
                 }
             }
         }
-        assert!(restored > 200 && copied > 10 && refused > 5, "{restored} {copied} {refused}");
+        assert!(
+            restored > 200 && copied > 10 && refused > 5,
+            "{restored} {copied} {refused}"
+        );
     });
 }
 
@@ -238,7 +272,8 @@ fn check_views((old, version, new): (&View, &View, &View), names: &[&str], of: &
     let inside = |path: &str| names.iter().any(|above| is_below(path, above));
     let part = |view: &View| -> BTreeMap<String, Shown> {
         let part = view.iter().filter(|(path, _)| inside(path));
-        part.map(|(path, (_, shown))| (path.clone(), shown.clone())).collect()
+        part.map(|(path, (_, shown))| (path.clone(), shown.clone()))
+            .collect()
     };
     assert_eq!(part(new), part(version), "{of}");
     let outer = |view: &View| -> Vec<String> {
@@ -271,14 +306,26 @@ fn check_views((old, version, new): (&View, &View, &View), names: &[&str], of: &
 fn what_was_moved_away_stays_and_the_path_gets_a_copy() {
     run(async {
         let mut world = World::new();
-        let made = ["mkdir src", "mkdir src/lib", "write src/lib/a 1", "write src/b 2"];
+        let made = [
+            "mkdir src",
+            "mkdir src/lib",
+            "write src/lib/a 1",
+            "write src/b 2",
+        ];
         world.script(&made).await;
         let version = world.freeze().await;
         world
-            .script(&["mv src old", "mkdir src", "write src/new 3", "write old/b 9"])
+            .script(&[
+                "mv src old",
+                "mkdir src",
+                "write src/new 3",
+                "write old/b 9",
+            ])
             .await;
         let session = world.freeze().await;
-        let (root, copies) = paths_of(&world, (session, version), &["src"]).await.unwrap();
+        let (root, copies) = paths_of(&world, (session, version), &["src"])
+            .await
+            .unwrap();
         assert_eq!(copies, 4, "src, lib and two files");
         let (new, was, wanted) = (
             view(&world, root).await,
@@ -287,7 +334,14 @@ fn what_was_moved_away_stays_and_the_path_gets_a_copy() {
         );
         let names: Vec<&String> = new.keys().collect();
         let expected = [
-            "old", "old/b", "old/lib", "old/lib/a", "src", "src/b", "src/lib", "src/lib/a",
+            "old",
+            "old/b",
+            "old/lib",
+            "old/lib/a",
+            "src",
+            "src/b",
+            "src/lib",
+            "src/lib/a",
         ];
         assert_eq!(names, expected);
         assert_eq!(new["old/b"], was["old/b"]);
@@ -300,7 +354,9 @@ fn what_was_moved_away_stays_and_the_path_gets_a_copy() {
 fn what_cannot_be_restored_is_said() {
     run(async {
         let mut world = World::new();
-        world.script(&["mkdir a", "mkdir a/b", "write a/b/c 1"]).await;
+        world
+            .script(&["mkdir a", "mkdir a/b", "write a/b/c 1"])
+            .await;
         let version = world.freeze().await;
         world.script(&["rmtree a"]).await;
         let session = world.freeze().await;
@@ -313,7 +369,9 @@ fn what_cannot_be_restored_is_said() {
         assert!(of("a/b/c").await.contains("no directory \"a/b\""));
         let (root, _) = paths_of(&world, (session, version), &["a"]).await.unwrap();
         assert_eq!(view(&world, root).await, view(&world, version).await);
-        let all = paths_of(&world, (session, version), &["a/b/c", ""]).await.unwrap();
+        let all = paths_of(&world, (session, version), &["a/b/c", ""])
+            .await
+            .unwrap();
         assert_eq!(view(&world, all.0).await, view(&world, version).await);
     });
 }
@@ -348,11 +406,22 @@ fn the_cost_is_in_what_differs() {
         let tree = fresh();
         let image = (&tree, &world.hasher);
         let names = [b"d3".to_vec()];
-        let made = paths(image, (session, version), &names, RULES, &mut numbers, |_| {}).await;
+        let made = paths(
+            image,
+            (session, version),
+            &names,
+            RULES,
+            &mut numbers,
+            |_| {},
+        )
+        .await;
         let root = made.unwrap();
         let path_gets = world.nodes.gets() - before;
         assert_ne!(root, session);
-        assert!(whole_gets < 40 && path_gets < 80, "{whole_gets}, {path_gets} of {total}");
+        assert!(
+            whole_gets < 40 && path_gets < 80,
+            "{whole_gets}, {path_gets} of {total}"
+        );
         let new = view(&world, root).await;
         assert_eq!(new.get("d5/f1"), None);
     });
@@ -362,10 +431,25 @@ fn the_cost_is_in_what_differs() {
 fn changed_paths_are_told_with_both_names() {
     run(async {
         let mut world = World::new();
-        let made = ["mkdir d", "write d/f 1", "write x 1", "ln x y", "write gone 1", "write p 1", "ln p q"];
+        let made = [
+            "mkdir d",
+            "write d/f 1",
+            "write x 1",
+            "ln x y",
+            "write gone 1",
+            "write p 1",
+            "ln p q",
+        ];
         world.script(&made).await;
         let old = world.freeze().await;
-        let made = ["mv d/f d/g", "write x 2", "rm gone", "ln x z", "chmod d 700", "rm q"];
+        let made = [
+            "mv d/f d/g",
+            "write x 2",
+            "rm gone",
+            "ln x z",
+            "chmod d 700",
+            "rm q",
+        ];
         world.script(&made).await;
         let new = world.freeze().await;
         let changed = changed_paths(&world.tree, &world.hasher, (old, new));

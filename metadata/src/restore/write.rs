@@ -114,8 +114,7 @@ impl<T: FnMut(ChunkId) + Send> Writing<'_, T> {
     async fn inode(&mut self, inode: InodeId) -> Result<(), RestoreError> {
         let work = self.work;
         let old = work.here.snapshot.attributes(inode).await?;
-        let is_restored =
-            work.there.seen.contains_key(&inode) && !work.copies.contains_key(&inode);
+        let is_restored = work.there.seen.contains_key(&inode) && !work.copies.contains_key(&inode);
         let had = match &old {
             Some(old) => work.here.places(inode, old).await?,
             None => BTreeSet::new(),
@@ -275,7 +274,10 @@ impl<T: FnMut(ChunkId) + Send> Writing<'_, T> {
         let is_below = |dir: &InodeId| {
             self.work.there.seen.contains_key(dir) || self.work.copies.values().any(|to| to == dir)
         };
-        let above: Vec<_> = counts.into_iter().filter(|(dir, _)| !is_below(dir)).collect();
+        let above: Vec<_> = counts
+            .into_iter()
+            .filter(|(dir, _)| !is_below(dir))
+            .collect();
         for (dir, (entries, dirs)) in above {
             let what = "has entries and no attributes";
             let found = self.work.here.snapshot.attributes(dir).await?;

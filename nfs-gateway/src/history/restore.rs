@@ -288,7 +288,10 @@ impl Gateway {
         (from, to): (Root, Root),
         of: &[Vec<u8>],
     ) -> Result<Prepared, HistoryError> {
-        let touch = |chunk| self.chunks.touch(base::DomainId::new(scene.tenant.raw()), chunk);
+        let touch = |chunk| {
+            self.chunks
+                .touch(base::DomainId::new(scene.tenant.raw()), chunk)
+        };
         let rules = self.rules(Newcomers::Renew);
         let mut numbers = self.store.allocate_inodes(scene.workspace).await?;
         let image = (&scene.tree, &scene.hasher);
@@ -308,7 +311,10 @@ impl Gateway {
         (from, to): (Root, Root),
         newcomers: Newcomers,
     ) -> Result<Prepared, HistoryError> {
-        let touch = |chunk| self.chunks.touch(base::DomainId::new(scene.tenant.raw()), chunk);
+        let touch = |chunk| {
+            self.chunks
+                .touch(base::DomainId::new(scene.tenant.raw()), chunk)
+        };
         let rules = self.rules(newcomers);
         let root = whole(&scene.tree, (from, to), rules, touch).await?;
         let roots = (from, root);
@@ -349,8 +355,8 @@ impl Restoring<'_> {
             return Ok(stands);
         };
         let (store, workspace) = (&self.gateway.store, self.scene.workspace);
-        let is_back = stands == Some(after.id)
-            && store.is_ancestor(workspace, before, after.id).await?;
+        let is_back =
+            stands == Some(after.id) && store.is_ancestor(workspace, before, after.id).await?;
         Ok(if is_back { Some(before) } else { stands })
     }
 }
@@ -379,7 +385,9 @@ impl Change for Restoring<'_> {
         };
         let (gateway, scene) = (self.gateway, self.scene);
         let stands = gateway.record_of(scene).await?.commit;
-        let before = gateway.keep(scene, stands, root, "Before a restore").await?;
+        let before = gateway
+            .keep(scene, stands, root, "Before a restore")
+            .await?;
         let after = if self.paths.is_empty() {
             self.to.id
         } else {

@@ -199,9 +199,7 @@ impl Syncing<'_> {
             theirs: (theirs, head),
         };
         let base = self.base(bases.first().copied()).await?;
-        let (merged, conflicts) = gateway
-            .merge_roots(scene, base, sides, self.policy)
-            .await?;
+        let (merged, conflicts) = gateway.merge_roots(scene, base, sides, self.policy).await?;
         let prepared = gateway.make_as(scene, (root, merged), Newcomers::Renew);
         Ok((SyncOutcome::Merged, prepared.await?, conflicts))
     }
@@ -264,7 +262,10 @@ impl Change for Syncing<'_> {
         }
         let plan = self.plan(root).await?;
         let (gateway, scene) = (self.gateway, self.scene);
-        let before = gateway.keep(scene, plan.stands, root, "Before a sync").await?.id;
+        let before = gateway
+            .keep(scene, plan.stands, root, "Before a sync")
+            .await?
+            .id;
         let after = match plan.outcome {
             SyncOutcome::UpToDate => return Ok(None),
             SyncOutcome::FastForward => plan.head,

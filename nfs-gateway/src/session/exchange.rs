@@ -97,10 +97,7 @@ impl Drop for Holding {
 pub(crate) trait Change: Send {
     /// Computes what the image with this root is to become, as far as can be done while clients go
     /// on. `false` if there is nothing to do.
-    fn prepare(
-        &mut self,
-        root: Root,
-    ) -> impl Future<Output = Result<bool, HistoryError>> + Send;
+    fn prepare(&mut self, root: Root) -> impl Future<Output = Result<bool, HistoryError>> + Send;
 
     /// The target for the image with this root, which does not change meanwhile. `None` if there is
     /// nothing to do.
@@ -129,6 +126,8 @@ impl crate::gateway::Gateway {
         if !change.prepare(root).await? {
             return Ok(false);
         }
+        // What an attempt of which nothing was heard was to make.
+        let mut attempted = None;
         for _ in 0..ATTEMPTS_MAX {
             let session = self.session(id).await.map_err(FreezeError::from)?;
             let _one_at_a_time = session.exchanging.lock().await;
@@ -142,10 +141,14 @@ impl crate::gateway::Gateway {
             let Some(root) = session.fold(For::Sharing).await? else {
                 continue;
             };
+            if attempted == Some(root) {
+                return Ok(true);
+            }
             let Some(target) = change.make(root).await? else {
                 return Ok(false);
             };
             session.check_room(target.usage)?;
+            attempted = Some(target.exchange.root);
             match session.exchange_now(target).await {
                 Some(Ok(())) => return Ok(true),
                 Some(Err(Unexchanged::NoSpace)) => return Err(FreezeError::NoSpace.into()),
