@@ -252,7 +252,15 @@ mod tests {
         json(&["op", "undo", undoing], dir);
         assert_eq!(files.read("edited").await.unwrap(), b"one");
 
-        // What came later is not dropped by undoing.
+        later_work_stays(dir, &mut files).await;
+        let published = publish(dir, &session, &["-m", "v2"]);
+        assert_eq!(published["outcome"], "fast-forward");
+        assert_eq!(server.terminate(), Some(0));
+        assert_eq!(json(&["check"], dir)["clean"], true);
+    }
+
+    /// What came after it is not dropped by undoing.
+    async fn later_work_stays(dir: &Path, files: &mut Mount) {
         files.write("edited", b"three").await;
         let log = json(&["op", "log", "--limit", "1"], dir);
         let last = log[0]["id"].as_str().unwrap();
@@ -263,10 +271,6 @@ mod tests {
             &["changed since", "session restore"],
         );
         assert_eq!(files.read("edited").await.unwrap(), b"three");
-        let published = publish(dir, &session, &["-m", "v2"]);
-        assert_eq!(published["outcome"], "fast-forward");
-        assert_eq!(server.terminate(), Some(0));
-        assert_eq!(json(&["check"], dir)["clean"], true);
     }
 
     #[tokio::test]
@@ -451,7 +455,7 @@ mod tests {
         publish(&dir, &session, &["-m", "empty"]);
         let restored = {
             let (dir, session) = (dir.clone(), session.clone());
-            std::thread::spawn(move || {
+            tokio::task::spawn_blocking(move || {
                 let done = (0..12).map(|_| restore(&dir, &session, &["--version", "main"]));
                 let restored = |done: &Value| done["outcome"] == "restored";
                 done.filter(restored).count()
@@ -467,7 +471,7 @@ mod tests {
         files
             .write(format!("n{written}"), &written.to_be_bytes())
             .await;
-        assert!(restored.join().unwrap() > 3);
+        assert!(restored.await.unwrap() > 3);
         // What is there is all that was written after some moment.
         let mut there = false;
         for number in 0..=written {

@@ -156,18 +156,7 @@ pub fn router(state: Arc<ApiState>) -> Router {
             "/v1/sessions/{session}/publish",
             axum::routing::post(history::publish),
         )
-        .route(
-            "/v1/sessions/{session}/restore",
-            axum::routing::post(outside::restore),
-        )
-        .route(
-            "/v1/sessions/{session}/sync",
-            axum::routing::post(outside::sync),
-        )
-        .route(
-            "/v1/sessions/{session}/changed",
-            get(outside::changed).post(outside::acknowledge),
-        )
+        .merge(outside::routes())
         .route("/v1/gc", get(gc::list).post(gc::start))
         .route("/v1/gc/{run}", get(gc::show))
         .fallback(async || ApiError::no_route())

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
 use metadata::merge::Policy;
 use metadata::store::StoreError;
 use nfs_gateway::Attempt;
@@ -21,12 +22,23 @@ use crate::status::ApiError;
 /// How what changed is to be told.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Form {
+struct Form {
     #[serde(default)]
     raw: bool,
 }
 
-pub(super) async fn restore(
+/// The paths of this part of the API.
+pub(super) fn routes() -> Router<Arc<ApiState>> {
+    Router::new()
+        .route("/v1/sessions/{session}/restore", post(restore))
+        .route("/v1/sessions/{session}/sync", post(sync))
+        .route(
+            "/v1/sessions/{session}/changed",
+            get(changed).post(acknowledge),
+        )
+}
+
+async fn restore(
     State(state): State<Arc<ApiState>>,
     Tenant(tenant): Tenant,
     Place(session): Place<String>,
@@ -47,7 +59,7 @@ pub(super) async fn restore(
     Ok(Json(done.into()))
 }
 
-pub(super) async fn sync(
+async fn sync(
     State(state): State<Arc<ApiState>>,
     Tenant(tenant): Tenant,
     Place(session): Place<String>,
@@ -66,7 +78,7 @@ pub(super) async fn sync(
     Ok(Json(Synced::new(&done, asked.dry_run)))
 }
 
-pub(super) async fn changed(
+async fn changed(
     State(state): State<Arc<ApiState>>,
     Tenant(tenant): Tenant,
     Place(session): Place<String>,
@@ -81,7 +93,7 @@ pub(super) async fn changed(
     Ok(([(header::CONTENT_TYPE, kind)], found.list()).into_response())
 }
 
-pub(super) async fn acknowledge(
+async fn acknowledge(
     State(state): State<Arc<ApiState>>,
     Tenant(tenant): Tenant,
     Place(session): Place<String>,

@@ -9,6 +9,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
+use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -30,6 +31,9 @@ const FILE: &str = ".holdfast/changed";
 /// Failures that are told one by one.
 const FAILURES_SHOWN: usize = 10;
 
+/// So many files are looked at between notes of how far it is.
+const TOLD_EVERY: u64 = 10_000;
+
 /// Tries at a path whose handle has just become stale: its name is looked up again.
 const TRIES_MAX: u32 = 3;
 
@@ -44,9 +48,12 @@ struct List {
 
 /// Where the list is from, and acknowledged.
 enum Source {
-    Server(Client, String),
+    Server(Box<Client>, String),
     File(PathBuf),
 }
+
+/// What something is, and the device that it is on.
+type Kind = (FileType, (u32, u32));
 
 /// What was looked at.
 #[derive(Debug, Default)]
@@ -118,7 +125,7 @@ fn source(args: &RefreshArgs) -> Result<Source, Failure> {
     let client = client(&args.server)?;
     let session = served(&client, args.session.clone())?;
     let path = path_of(&session, "/changed")?;
-    Ok(Source::Server(client, path))
+    Ok(Source::Server(Box::new(client), path))
 }
 
 impl Source {
@@ -207,7 +214,7 @@ fn join(dir: &Path, path: &[u8]) -> PathBuf {
 
 impl Looked {
     /// Makes the kernel ask for what is at a path. Gives what it is.
-    fn at(&mut self, path: &Path) -> Option<(FileType, (u32, u32))> {
+    fn at(&mut self, path: &Path) -> Option<Kind> {
         self.count += 1;
         for _ in 0..TRIES_MAX {
             match look(path) {
@@ -232,8 +239,9 @@ impl Looked {
         }
     }
 
-    /// Looks at all that is mounted at `dir`.
+    /// Looks at all that is mounted at `dir`; says on a terminal how far it is.
     fn everything(&mut self, dir: &Path) {
+        let tells = std::io::stderr().is_terminal();
         let Some((_, device)) = self.at(dir) else {
             return;
         };
@@ -248,6 +256,9 @@ impl Looked {
                 }
             };
             for name in names {
+                if tells && self.count.is_multiple_of(TOLD_EVERY) {
+                    output::note(&format!("looked at {} files and directories", self.count));
+                }
                 let path = dir.join(name);
                 if let Some((FileType::Directory, on)) = self.at(&path)
                     && on == device
@@ -280,7 +291,7 @@ fn names(dir: &Path) -> std::io::Result<Vec<std::ffi::OsString>> {
 }
 
 /// What is at a path, and on which device, as the server says now. `None` if nothing is.
-fn look(path: &Path) -> Result<Option<(FileType, (u32, u32))>, Errno> {
+fn look(path: &Path) -> Result<Option<Kind>, Errno> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC;
     let found = match rustix::fs::statx(CWD, path, flags, StatxFlags::BASIC_STATS) {
         Ok(found) => found,

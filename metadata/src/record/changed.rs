@@ -172,7 +172,7 @@ mod tests {
             all.extend(some);
         }
         assert_eq!(all, paths);
-        for letter in b'A'..b'Z' {
+        for letter in b'A'..=b'Y' {
             changed.add(long(letter));
         }
         assert_eq!(changed, ChangedPaths::Everything);

@@ -93,12 +93,12 @@ async fn check_sound(world: &World, root: Root, of: &str) {
             let is_dir = |child: &InodeId| whole.records[child].stat.is_dir();
             let dirs = below.iter().filter(|(_, child)| is_dir(child)).count();
             assert_eq!(
-                record.entries,
-                below.len() as u64,
+                usize::try_from(record.entries).unwrap(),
+                below.len(),
                 "{of}: entries of {inode}"
             );
             assert_eq!(
-                record.stat.nlink as usize,
+                usize::try_from(record.stat.nlink).unwrap(),
                 2 + dirs,
                 "{of}: nlink of {inode}"
             );
@@ -106,7 +106,7 @@ async fn check_sound(world: &World, root: Root, of: &str) {
         } else {
             assert!(below.is_empty(), "{of}");
             assert_eq!(
-                record.stat.nlink as usize,
+                usize::try_from(record.stat.nlink).unwrap(),
                 names.len(),
                 "{of}: nlink of {inode}"
             );
@@ -391,7 +391,7 @@ fn the_cost_is_in_what_differs() {
         let session = world.freeze().await;
         let all = world.tree.verify(version).await.unwrap();
         assert!(all.entries > 4000);
-        let total = Whole::read(&world, version).await.records.len() as u64;
+        let total = Whole::read(&world, version).await.records.len();
         // Nothing of it is in memory.
         let fresh = || MemoryTrees::new(Arc::clone(&world.nodes)).open(world.keys.clone());
         let before = world.nodes.gets();

@@ -161,7 +161,75 @@ pub(crate) async fn write_changed(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use base::{ManualClock, Rng, Timestamp};
+
     use super::*;
+    use crate::kv::Kv;
+    use crate::kv::memory::MemoryKv;
+    use crate::record::session::Identity;
+    use crate::store::{NewWorkspace, OpenSession};
+
+    /// However often nobody looks, what is kept is bounded, and says at least what changed.
+    #[tokio::test]
+    async fn what_is_kept_is_bounded() {
+        let clock = Arc::new(ManualClock::new(Timestamp::EPOCH));
+        let kv = Arc::new(MemoryKv::new(clock.clone()));
+        let store = Store::open(kv.clone(), clock, Arc::new(Rng::seeded(1)));
+        let (store, tenant) = (store.await.unwrap(), TenantId::DEFAULT);
+        let workspace = NewWorkspace {
+            name: "w".into(),
+            root: (0o777, 0, 0),
+        };
+        store.create_workspace(tenant, workspace).await.unwrap();
+        let open = OpenSession {
+            workspace: "w".into(),
+            read_only: false,
+            identity: Identity::Passthrough,
+            agent: String::new(),
+            run: String::new(),
+            ttl_seconds: None,
+            version: None,
+            branch: None,
+        };
+        let id = store.open_session(tenant, open).await.unwrap().session.id;
+        let changed = async || store.changed(tenant, id).await.unwrap();
+        assert_eq!(changed().await, Changed::default());
+        let paths = |number: u64| vec![format!("p{number}").into_bytes()];
+        for position in 1..=200 {
+            let records = ChangedPaths::These(paths(position)).into_records();
+            let mut txn = kv.begin();
+            write_changed(txn.as_mut(), id, position, &records)
+                .await
+                .unwrap();
+            txn.commit().await.unwrap();
+            let now = changed().await;
+            assert_eq!(now.position, Some(position));
+            match now.paths {
+                ChangedPaths::Everything => assert!(position > 60, "{position}"),
+                ChangedPaths::These(told) => {
+                    assert_eq!(u64::try_from(told.len()), Ok(position));
+                }
+            }
+        }
+        let all = keyspace::session_changes(id);
+        let limit = RangeLimit::pairs(1000);
+        let kept = kv.begin().get_range(&all, limit, Isolation::Snapshot).await;
+        assert!(kept.unwrap().pairs.len() <= RECORDS_MAX);
+        // What came after that which is acknowledged stays.
+        store.acknowledge_changed(tenant, id, 199).await.unwrap();
+        let last = changed().await;
+        assert_eq!(
+            (last.position, last.paths),
+            (Some(200), ChangedPaths::These(paths(200)))
+        );
+        store.acknowledge_changed(tenant, id, 200).await.unwrap();
+        store.acknowledge_changed(tenant, id, 200).await.unwrap();
+        assert_eq!(changed().await, Changed::default());
+        store.close_session(tenant, id).await.unwrap();
+        assert!(store.changed(tenant, id).await.is_err());
+    }
 
     #[test]
     fn a_list_keeps_bytes_and_says_what_to_acknowledge() {

@@ -288,10 +288,8 @@ impl Gateway {
         (from, to): (Root, Root),
         of: &[Vec<u8>],
     ) -> Result<Prepared, HistoryError> {
-        let touch = |chunk| {
-            self.chunks
-                .touch(base::DomainId::new(scene.tenant.raw()), chunk)
-        };
+        let domain = base::DomainId::new(scene.tenant.raw());
+        let touch = |chunk| self.chunks.touch(domain, chunk);
         let rules = self.rules(Newcomers::Renew);
         let mut numbers = self.store.allocate_inodes(scene.workspace).await?;
         let image = (&scene.tree, &scene.hasher);
@@ -311,10 +309,8 @@ impl Gateway {
         (from, to): (Root, Root),
         newcomers: Newcomers,
     ) -> Result<Prepared, HistoryError> {
-        let touch = |chunk| {
-            self.chunks
-                .touch(base::DomainId::new(scene.tenant.raw()), chunk)
-        };
+        let domain = base::DomainId::new(scene.tenant.raw());
+        let touch = |chunk| self.chunks.touch(domain, chunk);
         let rules = self.rules(newcomers);
         let root = whole(&scene.tree, (from, to), rules, touch).await?;
         let roots = (from, root);
