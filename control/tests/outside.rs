@@ -253,6 +253,9 @@ mod tests {
         assert_eq!(files.read("edited").await.unwrap(), b"one");
 
         later_work_stays(dir, &mut files).await;
+        // What it shares with versions is not taken for garbage.
+        assert!(json(&["gc"], dir)["error"].is_null());
+        assert_eq!(files.read("large").await.unwrap(), [1; 700_000]);
         let published = publish(dir, &session, &["-m", "v2"]);
         assert_eq!(published["outcome"], "fast-forward");
         assert_eq!(server.terminate(), Some(0));

@@ -143,8 +143,8 @@ impl World {
         self.rig.server.set_faults(
             FaultRates {
                 conflict: 30,
-                too_old: 20,
-                unavailable: 20,
+                too_old: 5,
+                unavailable: 3,
                 unknown_applied: 40,
                 unknown_not_applied: 40,
                 unknown_late: 30,
