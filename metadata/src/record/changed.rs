@@ -3,7 +3,6 @@
 use bytes::Bytes;
 
 use super::{Reader, RecordError, Writer};
-use crate::compare::PATH_BYTES_MAX;
 
 const VERSION: u8 = 1;
 
@@ -13,11 +12,13 @@ pub const CHANGED_PATHS_MAX: usize = 10_000;
 /// Most bytes of paths that one exchange tells.
 pub const CHANGED_BYTES_MAX: usize = 1 << 20;
 
-/// Bytes of paths in one record; a path that is longer has one of its own. With it the record is
-/// within the store's limit for values.
+/// Longest path that is told, in bytes: what Linux takes in one call.
+pub const CHANGED_PATH_BYTES_MAX: usize = 4096;
+
+/// Bytes of paths in one record; well below the store's limit for values.
 const RECORD_BYTES: usize = 24 * 1024;
 
-const _: () = assert!(RECORD_BYTES + PATH_BYTES_MAX < base::limits::KV_VALUE_BYTES_MAX);
+const _: () = assert!(RECORD_BYTES * 2 < base::limits::KV_VALUE_BYTES_MAX);
 
 /// What changed: everything, or these paths. Paths are relative to the root directory, whose own is
 /// empty.
@@ -41,18 +42,34 @@ impl ChangedPaths {
         let Self::These(paths) = self else {
             return;
         };
+        let is_long = path.len() > CHANGED_PATH_BYTES_MAX;
         paths.push(path);
-        let bytes: usize = paths.iter().map(Vec::len).sum();
-        if paths.len() > CHANGED_PATHS_MAX || bytes > CHANGED_BYTES_MAX {
+        if is_long || paths.len() > CHANGED_PATHS_MAX {
             *self = Self::Everything;
+        }
+    }
+
+    /// Adds all of `other`.
+    #[must_use]
+    pub fn and(mut self, other: Self) -> Self {
+        match other {
+            Self::Everything => Self::Everything,
+            Self::These(paths) => {
+                for path in paths {
+                    self.add(path);
+                }
+                self
+            }
         }
     }
 
     /// The records that say it.
     #[must_use]
     pub fn into_records(self) -> Vec<ChangedRecord> {
-        let Self::These(paths) = self else {
-            return vec![ChangedRecord(Self::Everything)];
+        let bytes = |paths: &[Vec<u8>]| paths.iter().map(Vec::len).sum::<usize>();
+        let paths = match self {
+            Self::These(paths) if bytes(&paths) <= CHANGED_BYTES_MAX => paths,
+            _ => return vec![ChangedRecord(Self::Everything)],
         };
         let mut records = Vec::new();
         let (mut some, mut bytes) = (Vec::new(), 0);
@@ -106,7 +123,7 @@ impl ChangedRecord {
             let mut paths = Vec::new();
             for _ in 0..from.u32()? {
                 let path = from.bytes()?;
-                if path.len() > PATH_BYTES_MAX || path.contains(&0) {
+                if path.len() > CHANGED_PATH_BYTES_MAX || path.contains(&0) {
                     return Err(RecordError::Field("path"));
                 }
                 paths.push(path.to_vec());
@@ -157,8 +174,8 @@ mod tests {
     fn paths_are_split_and_bounded() {
         let mut changed = ChangedPaths::default();
         assert!(changed.clone().into_records().is_empty());
-        let long = |letter: u8| vec![letter; PATH_BYTES_MAX];
-        let paths: Vec<Vec<u8>> = (b'a'..b'f').map(long).chain([b"x".to_vec()]).collect();
+        let long = |letter: u8| vec![letter; CHANGED_PATH_BYTES_MAX];
+        let paths: Vec<Vec<u8>> = (b'a'..b'z').map(long).chain([b"x".to_vec()]).collect();
         for path in &paths {
             changed.add(path.clone());
         }
@@ -172,16 +189,26 @@ mod tests {
             all.extend(some);
         }
         assert_eq!(all, paths);
-        for letter in b'A'..=b'Y' {
+        for letter in 1..=255 {
             changed.add(long(letter));
         }
-        assert_eq!(changed, ChangedPaths::Everything);
+        let everything = [ChangedRecord(ChangedPaths::Everything)];
+        assert_eq!(changed.into_records(), everything);
+        let mut longer = ChangedPaths::default();
+        longer.add(vec![b'x'; CHANGED_PATH_BYTES_MAX + 1]);
+        assert_eq!(longer, ChangedPaths::Everything);
         let mut many = ChangedPaths::default();
         for _ in 0..CHANGED_PATHS_MAX {
             many.add(b"p".to_vec());
         }
         assert!(matches!(many, ChangedPaths::These(_)));
-        many.add(b"p".to_vec());
+        let one = ChangedPaths::These(vec![b"p".to_vec()]);
+        assert_eq!(
+            one.clone().and(ChangedPaths::Everything),
+            ChangedPaths::Everything
+        );
+        assert_eq!(one.clone().and(ChangedPaths::default()), one);
+        many = many.and(one);
         assert_eq!(many, ChangedPaths::Everything);
     }
 

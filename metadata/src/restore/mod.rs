@@ -22,7 +22,7 @@ use crate::record::inode::InodeRecord;
 use crate::tree::{Root, Tree, TreeError};
 
 pub use paths::paths;
-pub use whole::{is_as, whole};
+pub use whole::{is_as, whole, whole_again};
 
 /// Why an image could not be made as a version has it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -182,8 +182,13 @@ pub async fn changed_paths(
         }
         for root in roots {
             let mut paths = snapshot(root).paths_of(change.inode);
-            while let Some(path) = paths.next().await? {
-                changed.add(path);
+            loop {
+                match paths.next().await {
+                    Ok(Some(path)) => changed.add(path),
+                    Ok(None) => break,
+                    Err(SnapshotError::PathTooLong(_)) => changed = ChangedPaths::Everything,
+                    Err(error) => return Err(error),
+                }
             }
         }
         changed.add(change.path);

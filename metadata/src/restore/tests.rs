@@ -188,6 +188,15 @@ fn a_whole_image_becomes_what_the_version_is() {
                 check_times(&world, (from, root), &of).await;
                 assert_eq!(whole_of(&world, (root, to)).await, root, "{of}");
                 assert_eq!(whole_of(&world, (from, from)).await, from, "{of}");
+                // What was changed meanwhile is taken in.
+                for meanwhile in roots.clone() {
+                    let moved = (from, meanwhile);
+                    let again = whole_again(&world.tree, root, moved, to, RULES).await;
+                    let again = again.unwrap();
+                    check_sound(&world, again, &of).await;
+                    assert!(is_as(&world.tree, (to, again)).await.unwrap(), "{of}");
+                    check_times(&world, (meanwhile, again), &of).await;
+                }
                 // And back.
                 let back = whole_of(&world, (root, from)).await;
                 assert_eq!(view(&world, back).await, view(&world, from).await, "{of}");

@@ -51,6 +51,45 @@ pub async fn whole(
     Ok(making.editor.finish().await?.root)
 }
 
+/// Makes of `made`, which [`whole`] made of `before` to be as `to`, what it makes of `now`: what was changed
+/// between these two is all that is looked at.
+///
+/// # Errors
+///
+/// As [`whole`].
+///
+/// # Cancellation
+///
+/// Safe to drop, as after an error.
+pub async fn whole_again(
+    tree: &Tree,
+    made: Root,
+    (before, now): (Root, Root),
+    to: Root,
+    rules: Rules,
+) -> Result<Root, SnapshotError> {
+    let mut editor = tree.edit(made).await?;
+    let mut diff = tree.diff(before, now);
+    let mut last = None;
+    while let Some(change) = diff.next().await? {
+        let inode = keys::decode(&change.key)?.inode();
+        if last.replace(inode) == Some(inode) {
+            continue;
+        }
+        // Whatever it is now, it has what the version has. Its times have to be later than they are
+        // now.
+        let key = keys::inode(inode);
+        let Some(new) = tree.get(to, &key).await? else {
+            continue;
+        };
+        let old = tree.get(now, &key).await?;
+        let old = old.as_ref().map(|old| decode(inode, old)).transpose()?;
+        let record = rules.renewed(old.as_ref(), &decode(inode, &new)?, true);
+        editor.put(&key, &record.encode()).await?;
+    }
+    Ok(editor.finish().await?.root)
+}
+
 /// Whether `to` differs from `from` in nothing that counts.
 ///
 /// # Errors

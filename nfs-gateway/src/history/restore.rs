@@ -9,7 +9,7 @@ use metadata::record::changed::ChangedPaths;
 use metadata::record::commit::Provenance;
 use metadata::record::operation::Action;
 use metadata::record::session::SessionRecord;
-use metadata::restore::{Newcomers, Rules, changed_paths, is_as, paths, usage, whole};
+use metadata::restore::{Newcomers, Rules, changed_paths, is_as, paths, usage, whole, whole_again};
 use metadata::session::Exchange;
 use metadata::store::{Changed, CommitInfo, NewCommit, StoreError};
 use metadata::tree::Root;
@@ -60,6 +60,8 @@ struct Restoring<'a> {
     /// An exchange that is undone led here.
     undoes: Option<CommitInfo>,
     prepared: Option<Prepared>,
+    /// A commit that has what the session had when it was prepared first.
+    kept: Option<CommitInfo>,
     done: Option<(CommitId, OperationId)>,
 }
 
@@ -169,6 +171,7 @@ impl Gateway {
             paths,
             undoes,
             prepared: None,
+            kept: None,
             done: None,
         };
         let id = scene.session.id;
@@ -357,19 +360,61 @@ impl Restoring<'_> {
     }
 }
 
+impl Restoring<'_> {
+    /// What the image with this root becomes. Most of what was prepared for another is of use.
+    async fn prepared(&self, root: Root) -> Result<Prepared, HistoryError> {
+        let (gateway, scene) = (self.gateway, self.scene);
+        let to = root_of(&self.to.record.tree);
+        match &self.prepared {
+            Some(made) if made.from == root => Ok(made.clone()),
+            Some(made) if self.paths.is_empty() => {
+                let (tree, moved) = (&scene.tree, (made.from, root));
+                let rules = gateway.rules(Newcomers::Renew);
+                let again = whole_again(tree, made.root, moved, to, rules).await?;
+                let meanwhile = changed_paths(tree, &scene.hasher, moved).await?;
+                Ok(Prepared {
+                    from: root,
+                    root: again,
+                    changed: made.changed.clone().and(meanwhile),
+                })
+            }
+            None if self.paths.is_empty() => {
+                gateway.make_as(scene, (root, to), Newcomers::Renew).await
+            }
+            _ => gateway.make_paths_as(scene, (root, to), self.paths).await,
+        }
+    }
+
+    /// A commit that has what the session has. Most of what it takes is done before calls wait.
+    async fn keep(
+        &mut self,
+        stands: Option<CommitId>,
+        root: Root,
+    ) -> Result<CommitInfo, HistoryError> {
+        let parent = match &self.kept {
+            Some(kept) => Some(kept.id),
+            None => stands,
+        };
+        let made = self
+            .gateway
+            .keep(self.scene, parent, root, "Before a restore");
+        let kept = made.await?;
+        self.kept = Some(kept.clone());
+        Ok(kept)
+    }
+}
+
 impl Change for Restoring<'_> {
     async fn prepare(&mut self, root: Root) -> Result<bool, HistoryError> {
         self.check_undone(root).await?;
-        if self.prepared.as_ref().is_none_or(|made| made.from != root) {
-            let to = root_of(&self.to.record.tree);
-            let (gateway, scene) = (self.gateway, self.scene);
-            self.prepared = Some(if self.paths.is_empty() {
-                gateway.make_as(scene, (root, to), Newcomers::Renew).await?
-            } else {
-                gateway.make_paths_as(scene, (root, to), self.paths).await?
-            });
+        let prepared = self.prepared(root).await?;
+        let differs = prepared.root != root;
+        self.prepared = Some(prepared);
+        if differs {
+            let stands = self.gateway.record_of(self.scene).await?.commit;
+            self.keep(stands, root).await?;
         }
-        Ok(self.prepared.as_ref().is_some_and(|made| made.root != root))
+        Ok(differs)
     }
 
     async fn make(&mut self, root: Root) -> Result<Option<Target>, HistoryError> {
@@ -381,9 +426,7 @@ impl Change for Restoring<'_> {
         };
         let (gateway, scene) = (self.gateway, self.scene);
         let stands = gateway.record_of(scene).await?.commit;
-        let before = gateway
-            .keep(scene, stands, root, "Before a restore")
-            .await?;
+        let before = self.keep(stands, root).await?;
         let after = if self.paths.is_empty() {
             self.to.id
         } else {
