@@ -175,7 +175,7 @@ mod tests {
         let mut changed = ChangedPaths::default();
         assert!(changed.clone().into_records().is_empty());
         let long = |letter: u8| vec![letter; CHANGED_PATH_BYTES_MAX];
-        let paths: Vec<Vec<u8>> = (b'a'..b'z').map(long).chain([b"x".to_vec()]).collect();
+        let paths: Vec<Vec<u8>> = (b'a'..=b'y').map(long).chain([b"x".to_vec()]).collect();
         for path in &paths {
             changed.add(path.clone());
         }
