@@ -9,6 +9,7 @@ mod workspaces;
 
 pub use changed::{Changed, LIST_EVERYTHING, LIST_POSITION, LIST_ROOT};
 pub use grey::{GreyRoot, GreyRoots};
+pub(crate) use history::LOG_BYTES_MAX;
 pub use history::{
     CommitInfo, LogFilter, LogHeads, LogHeadsError, LogPage, LogQuery, NewCommit, OperationInfo,
     OperationPosition, RefInfo, RefLogEntry, Walk,

@@ -21,6 +21,8 @@ mod forgetful;
 #[cfg(test)]
 mod full;
 #[cfg(test)]
+mod inside;
+#[cfg(test)]
 mod outside;
 #[cfg(test)]
 mod rig;

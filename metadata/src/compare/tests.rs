@@ -6,6 +6,7 @@ use crate::tree::Root;
 use world::World;
 
 mod cost;
+mod finding;
 pub(crate) mod naive;
 pub(crate) mod random;
 mod reading;

@@ -6,10 +6,13 @@
 
 mod content;
 mod merge;
+mod read;
 mod restore;
 mod sync;
 
 use std::sync::Arc;
+
+pub use read::{FileReader, Look, ReadError, Versions};
 
 use base::{CommitId, NodeId, OperationId, SessionId, TenantId, WorkspaceId};
 use metadata::compare::{SnapshotError, statistics};
