@@ -240,6 +240,24 @@ fn with_api(workload: &'static str, args: &'static [&'static str]) {
         .passes();
 }
 
+/// Sessions are restored, synced and undone under a mount that caches for ten minutes; after a refresh
+/// it serves what a new mount does.
+#[test]
+fn outside() {
+    let binary = format!("HOLDFAST_BIN={}", binary(&root()).display());
+    let options = [
+        "--serve",
+        "exec {bin} up --data-dir {data} --listen 0.0.0.0:{port} --api-listen 0.0.0.0:12080 --json",
+        "--env",
+        Box::leak(binary.into_boxed_str()),
+        "--after",
+        "{bin} check --data-dir {data}",
+    ];
+    Run::of("outside", &["6"])
+        .options(Box::leak(Box::new(options)))
+        .passes();
+}
+
 #[test]
 fn mount_time() {
     Run::of("mount-time", &["20"]).passes();

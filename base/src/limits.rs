@@ -55,5 +55,9 @@ pub const MERGE_TEXT_BYTES_MAX: usize = 1024 * 1024;
 /// Most differing keys that a merge takes in, of both sides together: some 200 bytes of memory each.
 pub const MERGE_CHANGES_MAX: usize = 4_000_000;
 
+/// Most names that the restore of paths holds in memory: some 200 bytes each. A whole session is
+/// restored without.
+pub const RESTORE_NAMES_MAX: usize = 2_000_000;
+
 const _: () = assert!(INLINE_BLOCK_BYTES_MAX + PATCH_BYTES_MAX < KV_VALUE_BYTES_MAX / 2);
 const _: () = assert!(INLINE_FILE_BYTES_MAX <= INLINE_BLOCK_BYTES_MAX);

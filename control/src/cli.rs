@@ -8,6 +8,7 @@ use crate::cli_history::{
     CheckpointArgs, DiffArgs, LogArgs, OpCommand, PublishArgs, RefCommand, ShowArgs,
 };
 use crate::cli_keeping::{DeleteArgs, PinCommand, RetentionArgs, TokenCommand};
+use crate::cli_outside::{ChangedArgs, RefreshArgs, RestoreArgs, SyncArgs};
 use crate::cli_reading::{BlameArgs, CatArgs, FindArgs, LsArgs};
 use crate::cli_transfer::{BundleArgs, ExportArgs, ImportArgs, UnbundleArgs};
 use crate::settings::{DATA_DIR_DEFAULT, Given};
@@ -78,6 +79,8 @@ pub enum Command {
     Unbundle(UnbundleArgs),
     /// Mount a session on a directory, or print how.
     Mount(Mount),
+    /// Make the kernel look anew at what a restore or a sync changed in a mounted session.
+    Refresh(RefreshArgs),
     /// Remove file content that nothing refers to. A server does that by itself, too, when space is
     /// short, and from time to time.
     Gc(Gc),
@@ -218,6 +221,12 @@ pub enum SessionCommand {
         #[command(flatten)]
         server: ServerArgs,
     },
+    /// Make a live session, or paths in it, as a version has them, under its mounts.
+    Restore(RestoreArgs),
+    /// Bring what its branch has into a live session, under its mounts.
+    Sync(SyncArgs),
+    /// Show which paths a restore or a sync changed and no mount has seen to.
+    Changed(ChangedArgs),
     /// Make a further mount ticket for a session.
     Ticket(TicketArgs),
 }

@@ -117,6 +117,15 @@ impl Client {
         self.answer(&self.call("GET", path, &Payload::<()>::Nothing)?)
     }
 
+    /// Reads `path` as bytes.
+    ///
+    /// # Errors
+    ///
+    /// The server refuses, or does not answer.
+    pub fn get_bytes(&self, path: &str) -> Result<Vec<u8>, Failure> {
+        self.call("GET", path, &Payload::<()>::Nothing)
+    }
+
     /// Sends `body` to `path`.
     ///
     /// # Errors

@@ -94,6 +94,11 @@ const METRICS: &[Metric] = &[
         |g| number(g.gateway.counters().folds.value()),
     ),
     counter(
+        "holdfast_gateway_exchanges_total",
+        "Times a restore or a sync gave a live session another image.",
+        |g| number(g.gateway.counters().exchanges.value()),
+    ),
+    counter(
         "holdfast_gateway_takeovers_total",
         "Sessions taken into memory.",
         |g| number(g.gateway.counters().takeovers.value()),

@@ -14,6 +14,7 @@ use metadata::import::ImportError;
 use metadata::layers::ImageError;
 use metadata::lineage::LineageError;
 use metadata::merge::MergeError;
+use metadata::restore::RestoreError;
 use metadata::tree::TreeError;
 use nfs_gateway::{ForkError, FreezeError, HistoryError, ReadError, TransferError};
 
@@ -144,7 +145,8 @@ impl From<HistoryError> for ApiError {
             HistoryError::Tree(error) => of_tree(&error, detail),
             HistoryError::Snapshot(error) => error.into(),
             HistoryError::Merge(error) => of_merge(&error, detail),
-            HistoryError::Conflicts { conflicts, .. } => {
+            HistoryError::Conflicts { conflicts, .. }
+            | HistoryError::SyncConflicts { conflicts, .. } => {
                 let mut detail = detail;
                 for conflict in conflicts.iter().take(CONFLICTS_SHOWN) {
                     let conflict = crate::history::Conflict::from(conflict);
@@ -156,6 +158,9 @@ impl From<HistoryError> for ApiError {
                 }
                 Self::new(StatusCode::CONFLICT, "conflicts", detail)
             }
+            HistoryError::Restore(error) => of_restore(error, detail),
+            HistoryError::OverQuota => Self::new(StatusCode::CONFLICT, "quota", detail),
+            HistoryError::Refused { .. } => Self::new(StatusCode::CONFLICT, "refused", detail),
             HistoryError::Busy { .. } => Self::not_ready(detail),
         }
     }
@@ -215,6 +220,19 @@ impl From<SnapshotError> for ApiError {
             | SnapshotError::Damaged { .. } => {
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "corrupt", detail)
             }
+        }
+    }
+}
+
+fn of_restore(error: RestoreError, detail: String) -> ApiError {
+    match error {
+        RestoreError::Snapshot(error) => error.into(),
+        RestoreError::NoPath { .. } => ApiError::not_found(detail),
+        RestoreError::NoParent { .. } | RestoreError::TooLarge => {
+            ApiError::new(StatusCode::CONFLICT, "refused", detail)
+        }
+        RestoreError::NoNumbers => {
+            ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail)
         }
     }
 }

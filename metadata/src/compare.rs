@@ -64,4 +64,4 @@ pub enum SnapshotError {
 type Place = (InodeId, Name);
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

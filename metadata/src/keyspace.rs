@@ -22,6 +22,7 @@
 //! | `s` | session | h16, session: u64, `o` | `OwnerRecord`: gateway, epoch, nonce: the fence |
 //! | `s` | session | h16, session: u64, `q` | `FlushRecord`: number of the last flush, totals |
 //! | `s` | session | h16, session: u64, `x`, xid: u32, hash: 16 bytes | `ReplyRecord`: a stored reply |
+//! | `s` | session | h16, session: u64, `y`, position: u64, part: u32 | `ChangedRecord`: what changed from outside |
 //! | `d` | delta | h16, session: u64, generation: u32, image key | tag byte, then the image value |
 //! | `G` | layer users | session: u64, generation: u32, user: u64 | empty: session `user` lists the frozen layer |
 //! | `k` | commit | workspace: u64, id: 32 bytes | `CommitRecord`: tree, parents, message, provenance |
@@ -89,6 +90,7 @@ mod session_table {
     pub(super) const OWNER: u8 = b'o';
     pub(super) const FLUSH: u8 = b'q';
     pub(super) const REPLY: u8 = b'x';
+    pub(super) const CHANGED: u8 = b'y';
 }
 
 /// A stored key that is not ours or is damaged.
@@ -363,6 +365,45 @@ pub fn decode_session_reply(key: &[u8]) -> Result<(u32, [u8; 16]), KeyError> {
     let call = (fields.u32()?, fields.array()?);
     fields.end()?;
     Ok(call)
+}
+
+/// Part of what one exchange of a session's image changed. `position` is the number of its flush.
+#[must_use]
+pub fn session_changed(session: SessionId, position: u64, part: u32) -> Vec<u8> {
+    let (position, part) = (position.to_be_bytes(), part.to_be_bytes());
+    session_key(session, session_table::CHANGED, &[&position, &part])
+}
+
+/// What changed from outside in a session, and was not yet seen to.
+#[must_use]
+pub fn session_changes(session: SessionId) -> KeyRange {
+    KeyRange::prefix(&session_key(session, session_table::CHANGED, &[]))
+}
+
+/// The part of [`session_changes`] up to a position, and at it.
+#[must_use]
+pub fn session_changes_until(session: SessionId, position: u64) -> KeyRange {
+    KeyRange {
+        start: session_changes(session).start,
+        end: KeyRange::prefix(&session_key(
+            session,
+            session_table::CHANGED,
+            &[&position.to_be_bytes()],
+        ))
+        .end,
+    }
+}
+
+/// The position in a key of [`session_changes`].
+///
+/// # Errors
+///
+/// The key is of another table or damaged.
+pub fn decode_session_changed(key: &[u8]) -> Result<u64, KeyError> {
+    match decode(key)? {
+        Key::Changed(_, position, _) => Ok(position),
+        _ => Err(KeyError::WrongTable),
+    }
 }
 
 /// Everything stored under a session but its delta.

@@ -15,6 +15,7 @@ pub mod ops;
 pub mod permission;
 pub mod record;
 pub mod references;
+pub mod restore;
 pub mod session;
 pub mod stat;
 pub mod store;

@@ -1,5 +1,6 @@
 //! The durable objects beside files: tenants, workspaces, sessions, tickets, tokens, history.
 
+mod changed;
 mod deletion;
 mod grey;
 mod history;
@@ -9,6 +10,7 @@ mod tickets;
 mod tokens;
 mod workspaces;
 
+pub use changed::{Changed, LIST_EVERYTHING, LIST_POSITION, LIST_ROOT};
 pub use deletion::{DeletionInfo, Removal};
 pub use grey::{GreyRoot, GreyRoots};
 pub(crate) use history::LOG_BYTES_MAX;
@@ -21,6 +23,9 @@ pub use staging::STAGING_AGENT;
 pub use tickets::{NewTicket, TICKET_TEXT_BYTES, TicketInfo, ticket_id, token_prefix};
 pub use tokens::TokenInfo;
 pub use workspaces::{NewWorkspace, WorkspaceInfo};
+
+pub(crate) use changed::write_changed;
+pub(crate) use history::write_operation;
 
 use std::sync::Arc;
 

@@ -29,7 +29,9 @@ pub use counters::{Counter, Gauge, TransportCounters};
 pub use gate::Gate;
 pub use gateway::{Engines, Gateway, GatewayOptions};
 pub use handle::{FileHandle, HANDLE_BYTES, HandleKey, HandleKeys, Selector, SignedHandle, Stale};
-pub use history::{About, Checkpoint, HistoryError, Outcome, Published};
+pub use history::{
+    About, Attempt, Checkpoint, HistoryError, Outcome, Published, Restored, SyncOutcome, Synced,
+};
 pub use history::{FileReader, Look, ReadError, Versions};
 pub use metrics::GatewayCounters;
 pub use nodes::{ChunkNodes, ChunkTrees};

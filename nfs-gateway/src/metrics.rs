@@ -18,6 +18,8 @@ pub struct GatewayCounters {
     pub freezes: Counter,
     /// Times frozen layers became a tree.
     pub folds: Counter,
+    /// Times a session got another image by a restore or a sync.
+    pub exchanges: Counter,
     /// Sessions taken over.
     pub takeovers: Counter,
     /// Sessions dropped from memory after being idle.

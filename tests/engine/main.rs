@@ -23,6 +23,8 @@ mod full;
 #[cfg(test)]
 mod inside;
 #[cfg(test)]
+mod outside;
+#[cfg(test)]
 mod rig;
 #[cfg(test)]
 mod run;

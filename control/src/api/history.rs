@@ -315,10 +315,9 @@ pub(super) async fn undo(
     let workspace = workspace_id(&state, tenant, &workspace).await?;
     let wrong = |_| ApiError::invalid("operation is not an id, as the operation log shows them");
     let operation = asked.operation.parse().map_err(wrong)?;
-    let store = state.store.clone();
-    state
-        .to_end(async move { store.undo(workspace, operation).await })
-        .await?;
+    let gateway = Arc::clone(&state.counted.gateway);
+    let work = async move { Ok(gateway.undo(tenant, workspace, operation).await?) };
+    state.to_end_with(work).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -11,6 +11,7 @@ mod history;
 mod input;
 mod keeping;
 mod lineage;
+mod outside;
 mod patch;
 mod paths;
 mod reading;
@@ -146,38 +147,9 @@ fn keeping_routes() -> Router<Arc<ApiState>> {
         .route("/v1/tokens/{id}", axum::routing::delete(tokens::revoke))
 }
 
-/// All paths of the API.
-pub fn router(state: Arc<ApiState>) -> Router {
+/// What workspaces have, and what goes in and out.
+fn history_routes() -> Router<Arc<ApiState>> {
     Router::new()
-        .route("/livez", get(health::livez))
-        .route("/readyz", get(health::readyz))
-        .route("/metrics", get(health::metrics))
-        .route(
-            "/v1/workspaces",
-            get(workspaces::list).post(workspaces::create),
-        )
-        .route(
-            "/v1/workspaces/{name}",
-            get(workspaces::show).delete(keeping::delete_workspace),
-        )
-        .merge(keeping_routes())
-        .route("/v1/sessions", get(sessions::list).post(sessions::open))
-        .route(
-            "/v1/sessions/{session}",
-            get(sessions::show).delete(sessions::close),
-        )
-        .route(
-            "/v1/sessions/{session}/fork",
-            axum::routing::post(sessions::fork),
-        )
-        .route(
-            "/v1/sessions/{session}/tickets",
-            get(sessions::list_tickets).post(sessions::create_ticket),
-        )
-        .route(
-            "/v1/sessions/{session}/tickets/{ticket}",
-            axum::routing::delete(sessions::revoke_ticket),
-        )
         .route("/v1/workspaces/{name}/log", get(history::log))
         .route("/v1/workspaces/{name}/commit", get(history::show))
         .route("/v1/workspaces/{name}/diff", get(diff::diff))
@@ -215,6 +187,42 @@ pub fn router(state: Arc<ApiState>) -> Router {
             axum::routing::post(transfer::import),
         )
         .route("/v1/workspaces/{name}/export", get(transfer::export))
+}
+
+/// All paths of the API.
+pub fn router(state: Arc<ApiState>) -> Router {
+    Router::new()
+        .route("/livez", get(health::livez))
+        .route("/readyz", get(health::readyz))
+        .route("/metrics", get(health::metrics))
+        .route(
+            "/v1/workspaces",
+            get(workspaces::list).post(workspaces::create),
+        )
+        .route(
+            "/v1/workspaces/{name}",
+            get(workspaces::show).delete(keeping::delete_workspace),
+        )
+        .merge(keeping_routes())
+        .route("/v1/sessions", get(sessions::list).post(sessions::open))
+        .route(
+            "/v1/sessions/{session}",
+            get(sessions::show).delete(sessions::close),
+        )
+        .route(
+            "/v1/sessions/{session}/fork",
+            axum::routing::post(sessions::fork),
+        )
+        .route(
+            "/v1/sessions/{session}/tickets",
+            get(sessions::list_tickets).post(sessions::create_ticket),
+        )
+        .route(
+            "/v1/sessions/{session}/tickets/{ticket}",
+            axum::routing::delete(sessions::revoke_ticket),
+        )
+        .merge(history_routes())
+        .merge(outside::routes())
         .route("/v1/gc", get(gc::list).post(gc::start))
         .route("/v1/gc/{run}", get(gc::show))
         .fallback(async || ApiError::no_route())

@@ -1,4 +1,4 @@
-//! Listing, finding and reading files of versions (`docs/design/0008-reading.md`).
+//! Listing, finding and reading files of versions (`docs/design/0010-reading.md`).
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -8,7 +8,9 @@ mod history;
 mod keeping;
 mod keys;
 mod mount;
+mod outside;
 mod reading;
+mod refresh;
 mod serve;
 mod session;
 mod token;
@@ -43,6 +45,7 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Mount(mount) => mount::run(&mount, json),
         Command::Pin(command) => keeping::pins(command, json),
         Command::Token(command) => token::run(command, json),
+        Command::Refresh(args) => refresh::run(&args, json),
         Command::Gc(gc) => gc::run(&gc, json),
         Command::Keys(command) => keys::run(command, json),
         Command::Check(check) => return check::run(&check, json),

@@ -1,7 +1,7 @@
 //! `holdfast session`.
 
 use super::workspace::PAGES_MAX;
-use super::{client, escape, history, served};
+use super::{client, escape, history, outside, served};
 use crate::cli::{ForkArgs, Grant, OpenArgs, SessionCommand, TicketArgs};
 use crate::client::Client;
 use crate::failure::{Failure, FailureKind};
@@ -17,6 +17,9 @@ pub(super) fn run(command: SessionCommand, json: bool) -> Result<(), Failure> {
         SessionCommand::Fork(args) => fork(args, json),
         SessionCommand::Checkpoint(args) => history::checkpoint(args, json),
         SessionCommand::Publish(args) => history::publish(args, json),
+        SessionCommand::Restore(args) => outside::restore(args, json),
+        SessionCommand::Sync(args) => outside::sync(args, json),
+        SessionCommand::Changed(args) => outside::changed(args, json),
         SessionCommand::Ls { workspace, server } => {
             list(&client(&server)?, workspace.as_deref(), json)
         }

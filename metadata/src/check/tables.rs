@@ -12,6 +12,7 @@ use crate::keyspace::{self, Key};
 use crate::kv::{KeyRange, KvError};
 use crate::layers::{LayerId, untag};
 use crate::record::RecordError;
+use crate::record::changed::ChangedRecord;
 use crate::record::session::{FlushRecord, OwnerRecord, ReplyRecord, SessionRecord};
 use crate::record::workspace::{
     DATA_VERSION, FormatRecord, HandleKeysRecord, TenantRecord, TicketRecord, TokenRecord,
@@ -20,7 +21,7 @@ use crate::record::workspace::{
 use crate::session::REPLIES_MAX;
 
 /// What is known of the session whose records are being read. They are adjacent, and in this
-/// order: what it is, its owner, its last flush, its replies.
+/// order: what it is, its owner, its last flush, its replies, what changed from outside.
 #[derive(Debug, Default)]
 struct Current {
     id: Option<SessionId>,
@@ -270,6 +271,7 @@ impl Checker<'_> {
             Key::Owner(id) => self.check_owner(id, value, current),
             Key::Flush(id) => self.check_flush(id, value, current),
             Key::Reply(id, ..) => self.check_reply(id, value, current),
+            Key::Changed(id, position, _) => self.check_changed(id, position, value, current),
             Key::LayerUser(session, generation, user) => {
                 let layer = LayerId {
                     session,
@@ -538,6 +540,19 @@ impl Checker<'_> {
                 "is of flush {}, the last was {}",
                 reply.flush, current.flush
             );
+            self.report.add(place, what, Remedy::Session);
+        }
+    }
+
+    fn check_changed(&mut self, id: SessionId, position: u64, value: &[u8], current: &Current) {
+        let place = format!("changes from outside of session {id}");
+        if !current.knows(id) {
+            let what = "the session does not exist";
+            self.report.add(&place, what, Remedy::Session);
+        }
+        let decoded = self.decoded(&place, ChangedRecord::decode(value));
+        if decoded.is_some() && position > current.flush {
+            let what = format!("are of flush {position}, the last was {}", current.flush);
             self.report.add(place, what, Remedy::Session);
         }
     }

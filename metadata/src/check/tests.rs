@@ -157,6 +157,7 @@ impl World {
                 reply: Bytes::from_static(b"reply"),
             }],
             forgotten: Vec::new(),
+            exchange: None,
         };
         self.fence
             .flush(self.kv.as_ref(), &self.layers, &batch)
@@ -525,6 +526,7 @@ async fn a_closed_session_leaves_nothing_and_stays_closed() {
             replies: Vec::new(),
             forgotten: Vec::new(),
             freeze: false,
+            exchange: None,
         };
         let flushed = world.fence.flush(world.kv.as_ref(), &world.layers, &batch);
         assert!(matches!(flushed.await, Err(FlushError::Fenced)));

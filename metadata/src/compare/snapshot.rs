@@ -170,8 +170,13 @@ impl Snapshot {
         found.ok_or(SnapshotError::Damaged { inode, what })
     }
 
+    /// All keys of an inode.
+    pub(crate) fn all_of(&self, inode: InodeId) -> Scan {
+        self.tree.scan(self.root, &keys::inode_range(inode))
+    }
+
     /// Further links of an inode.
-    pub(super) fn links(&self, inode: InodeId) -> LinkScan {
+    pub(crate) fn links(&self, inode: InodeId) -> LinkScan {
         LinkScan(self.tree.scan(self.root, &keys::links(inode)))
     }
 
@@ -184,11 +189,11 @@ impl Snapshot {
 
 /// Reads further links in order.
 #[derive(Debug)]
-pub(super) struct LinkScan(Scan);
+pub(crate) struct LinkScan(Scan);
 
 impl LinkScan {
     /// The next one. Safe to drop.
-    pub(super) async fn next(&mut self) -> Result<Option<Place>, SnapshotError> {
+    pub(crate) async fn next(&mut self) -> Result<Option<Place>, SnapshotError> {
         let Some((key, _)) = self.0.next().await? else {
             return Ok(None);
         };

@@ -7,10 +7,10 @@ use world::World;
 
 mod cost;
 mod finding;
-mod naive;
-mod random;
+pub(crate) mod naive;
+pub(crate) mod random;
 mod reading;
-mod world;
+pub(crate) mod world;
 
 fn run<T>(test: impl Future<Output = T>) -> T {
     let mut runtime = tokio::runtime::Builder::new_current_thread();

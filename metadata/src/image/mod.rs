@@ -300,6 +300,21 @@ impl Image {
         self.evictions += 1;
     }
 
+    /// Forgets the whole image: another one, of these totals, is stored in its place. Nothing may
+    /// wait to be flushed or written back. Change numbers and write numbers go on; a load that
+    /// began before is not installed after it.
+    pub fn replace(&mut self, totals: Totals) {
+        self.cells = Cells::default();
+        (self.entries_total, self.blocks_total) = (0, 0);
+        self.changes = Changes::default();
+        self.visible_bytes = totals.usage.bytes;
+        self.usage = totals.usage;
+        self.numbers = totals.numbers;
+        self.durable = self.applied;
+        self.buffered_bytes = 0;
+        self.evictions += 1;
+    }
+
     /// The attributes of `inode` if they are in memory.
     #[must_use]
     pub fn peek(&self, inode: InodeId) -> Option<Stat> {

@@ -38,6 +38,8 @@ pub enum Key {
     Flush(SessionId),
     /// A stored reply: xid and hash of its call.
     Reply(SessionId, u32, [u8; 16]),
+    /// What changed from outside in a session: the position, and which part of it.
+    Changed(SessionId, u64, u32),
     /// Part of a session's image: the generation and the image key.
     Delta(SessionId, u32, ImageKey),
     /// The mark that a session (the last) lists a frozen layer.
@@ -156,6 +158,7 @@ fn session_part(fields: &mut KeyReader<'_>) -> Result<Key, KeyError> {
         session_table::OWNER => Key::Owner(session),
         session_table::FLUSH => Key::Flush(session),
         session_table::REPLY => Key::Reply(session, fields.u32()?, fields.array()?),
+        session_table::CHANGED => Key::Changed(session, fields.u64()?, fields.u32()?),
         _ => return Err(KeyError::WrongTable),
     })
 }
@@ -178,6 +181,7 @@ mod tests {
     use base::{InodeId, Name};
     use proptest::prelude::*;
 
+    use super::super::session_changed;
     use super::super::session_of;
     use super::super::{commit, operation, operation_log, ref_log, reference};
     use super::super::{deletion, grown, pin, retention};
@@ -203,6 +207,7 @@ mod tests {
             Key::Owner(session) => session_owner(*session),
             Key::Flush(session) => session_flush(*session),
             Key::Reply(session, xid, hash) => session_reply(*session, *xid, hash),
+            Key::Changed(session, position, part) => session_changed(*session, *position, *part),
             Key::LayerUser(session, generation, user) => layer_user(*session, *generation, *user),
             Key::Commit(workspace, id) => commit(*workspace, *id),
             Key::Reference(workspace, name) => reference(*workspace, name),
@@ -256,6 +261,7 @@ mod tests {
             Key::Owner(session),
             Key::Flush(session),
             Key::Reply(session, 8, [9; 16]),
+            Key::Changed(session, 10, 11),
             Key::LayerUser(session, 5, SessionId::new(6)),
             Key::Commit(workspace, CommitId::new([1; 32])),
             Key::Reference(workspace, "main".into()),

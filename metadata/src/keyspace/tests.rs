@@ -104,6 +104,19 @@ proptest! {
         prop_assert!(delta_all(session).contains(&delta(session, 7)));
     }
 
+    #[test]
+    fn changes_from_outside_are_in_the_order_of_positions(
+        session in ids(), position in ids(), other in ids(), part in any::<u32>(),
+    ) {
+        let session = SessionId::new(session);
+        let key = session_changed(session, position, part);
+        prop_assert_eq!(decode_session_changed(&key), Ok(position));
+        prop_assert!(session_changes(session).contains(&key));
+        prop_assert!(session_all(session).contains(&key));
+        let until = session_changes_until(session, other);
+        prop_assert_eq!(until.contains(&key), position <= other);
+    }
+
     /// The order of the keys of a log is the order of times, and its ranges are exact.
     #[test]
     fn logs_are_in_the_order_of_time(a in moments(), b in moments(), workspace in ids(), other in ids()) {

@@ -12,6 +12,7 @@
 use base::{Epoch, SessionId};
 use bytes::Bytes;
 
+use super::exchange::Exchange;
 use crate::image::{Changes, Totals};
 use crate::keyspace;
 use crate::kv::{Isolation, KeyRange, Kv, KvError, Transaction, Version};
@@ -46,6 +47,8 @@ pub struct FlushBatch {
     /// Freeze the open layer as of these changes: afterwards the session's layers are
     /// [`frozen`] of those before.
     pub freeze: bool,
+    /// Exchange the image. There are no changes then, and nothing is frozen.
+    pub exchange: Option<Box<Exchange>>,
 }
 
 /// The layers after a flush that froze the open one.
@@ -65,6 +68,9 @@ pub enum FlushError {
     /// unknown outcome.
     #[error("the session was taken over")]
     Fenced,
+    /// The session is not what an exchange of its image was made for. Nothing was written.
+    #[error("the session has changed meanwhile")]
+    Moved,
     /// The device is full. Nothing was written.
     #[error("no space is left for the metadata store")]
     NoSpace,
@@ -176,8 +182,9 @@ impl Fence {
     ) -> Result<Version, FlushError> {
         let owner_key = keyspace::session_owner(self.session);
         let mut txn = kv.begin();
-        // A freeze reads the session's record, so it needs a read version of its own.
-        if self.refresh || batch.freeze {
+        // A freeze and an exchange read the session's record, so they need a read version of their
+        // own.
+        if self.refresh || batch.freeze || batch.exchange.is_some() {
             let found = txn.get(&owner_key, Isolation::Serializable).await;
             self.check_owner(found.map_err(FlushError::Kv)?.as_ref())?;
             self.refresh = false;
@@ -190,6 +197,9 @@ impl Fence {
             self.write_freeze(txn.as_mut(), layers, batch).await?;
         }
         let number = self.number + 1;
+        if let Some(exchange) = &batch.exchange {
+            exchange.write(txn.as_mut(), layers, batch, number).await?;
+        }
         for reply in &batch.replies {
             let record = ReplyRecord {
                 flush: number,
@@ -304,6 +314,6 @@ impl Fence {
     }
 }
 
-fn corrupt(error: crate::record::RecordError) -> FlushError {
+pub(super) fn corrupt(error: crate::record::RecordError) -> FlushError {
     FlushError::Kv(KvError::Corrupt(error.to_string()))
 }

@@ -1,10 +1,12 @@
 //! A session in the store: taking it over, loading its image, flushing its changes.
 
+mod exchange;
 mod flush;
 mod fold;
 mod load;
 mod own;
 
+pub use exchange::Exchange;
 pub use flush::{Fence, FlushBatch, FlushError, StoredReply, frozen};
 pub use fold::fold;
 pub use load::{Loaded, load};

@@ -77,16 +77,41 @@ impl Gateway {
             // Whatever has no parent began with an empty workspace.
             None => empty_image(tree, &config).await?,
         };
+        let sides = Pair {
+            ours: (root_of(&ours.record.tree), head),
+            theirs: (root_of(&theirs.record.tree), theirs.id),
+        };
+        let (root, conflicts) = self.merge_roots(scene, base, sides, policy).await?;
+        if policy == Policy::Fail && !conflicts.is_empty() {
+            return Err(HistoryError::Conflicts {
+                branch: branch.as_str().to_owned(),
+                conflicts,
+            });
+        }
+        Ok((root, conflicts))
+    }
+
+    /// Merges trees; each side has the commit that names it in names of what is put aside. With the
+    /// policy `Fail` and conflicts the root is ours.
+    pub(super) async fn merge_roots(
+        self: &Arc<Self>,
+        scene: &Scene,
+        base: Root,
+        sides: Pair<(Root, CommitId)>,
+        policy: Policy,
+    ) -> Result<(Root, Vec<Conflict>), HistoryError> {
+        let (store, workspace, tree) = (&self.store, scene.workspace, &scene.tree);
+        let config = store.workspace(workspace).await?.record;
         let roots = Pair {
-            ours: root_of(&ours.record.tree),
-            theirs: root_of(&theirs.record.tree),
+            ours: sides.ours.0,
+            theirs: sides.theirs.0,
         };
         let options = MergeOptions {
             policy,
             hasher: scene.hasher.clone(),
             labels: Pair {
-                ours: label(head),
-                theirs: label(theirs.id),
+                ours: label(sides.ours.1),
+                theirs: label(sides.theirs.1),
             },
             unite_execute_bits: false,
         };
@@ -119,12 +144,6 @@ impl Gateway {
         };
         let mut numbers = store.allocate_inodes(workspace).await?;
         let merged = merge(input, &options, &mut numbers).await?;
-        if policy == Policy::Fail && !merged.conflicts.is_empty() {
-            return Err(HistoryError::Conflicts {
-                branch: branch.as_str().to_owned(),
-                conflicts: merged.conflicts,
-            });
-        }
         // What the delta brings over from theirs is not put anew.
         content.touch(&merged.delta)?;
         let root = tree.apply(roots.ours, merged.delta).await?.root;

@@ -7,6 +7,8 @@
 mod content;
 mod merge;
 mod read;
+mod restore;
+mod sync;
 
 use std::sync::Arc;
 
@@ -21,12 +23,16 @@ use metadata::record::conflict::Conflict;
 use metadata::record::operation::Cause;
 use metadata::record::reference::{RefKind, RefName, RefState};
 use metadata::record::workspace::WorkspaceRecord;
+use metadata::restore::RestoreError;
 use metadata::session::tree_of;
 use metadata::store::{CommitInfo, NewCommit, SessionInfo, StoreError};
 use metadata::tree::{Root, Tree, TreeError};
 
 use crate::gateway::Gateway;
 use crate::session::FreezeError;
+
+pub use restore::Restored;
+pub use sync::{Attempt, SyncOutcome, Synced};
 
 /// How often a publish begins anew because the branch moved meanwhile.
 const ATTEMPTS_MAX: u32 = 16;
@@ -60,6 +66,30 @@ pub enum HistoryError {
         branch: String,
         /// What clashes.
         conflicts: Vec<Conflict>,
+    },
+    /// The session and its branch changed the same things.
+    #[error(
+        "the session clashes with what branch {branch:?} has, in {} places: sync with a policy, or \
+         make the changes again in a session of that branch",
+        conflicts.len()
+    )]
+    SyncConflicts {
+        /// The branch.
+        branch: String,
+        /// What clashes.
+        conflicts: Vec<Conflict>,
+    },
+    /// It cannot be restored so.
+    #[error("{0}")]
+    Restore(#[from] RestoreError),
+    /// The image would take more than the session may have.
+    #[error("it would take more than the session's quota allows")]
+    OverQuota,
+    /// Something is in the way.
+    #[error("{why}")]
+    Refused {
+        /// What, and what to do.
+        why: String,
     },
     /// The branch moved each time.
     #[error("branch {branch:?} moves all the time; try again")]

@@ -1,5 +1,5 @@
 //! Reading files of versions, and of sessions as they are now, without a mount
-//! (`docs/design/0008-reading.md`).
+//! (`docs/design/0010-reading.md`).
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -8,6 +8,7 @@ use metadata::kv::KvError;
 use metadata::layers::Layers;
 use metadata::session::{Fence, FlushBatch, FlushError, frozen};
 
+use super::exchange::{TakenExchange, Unexchanged};
 use super::freeze::{FreezeError, Freezer};
 use super::state::State;
 use super::{Parked, Recipient, Retry, Session};
@@ -36,7 +37,7 @@ impl Session {
     /// Flushes until nothing is left.
     async fn flush_all(self: Arc<Self>, mut fence: Fence) {
         loop {
-            let (batch, taken) = {
+            let (batch, mut taken) = {
                 let mut state = self.lock();
                 if state.lost || !state.has_to_flush() {
                     state.fence = Some(fence);
@@ -56,6 +57,12 @@ impl Session {
             self.shared
                 .counters
                 .flushed(self.shared.clock.monotonic().saturating_sub(began));
+            if let Some(exchange) = taken.exchange.take() {
+                match self.exchange_flushed(exchange, batch, result) {
+                    Ok(()) => continue,
+                    Err(error) => return self.flush_failed(&error),
+                }
+            }
             match result {
                 Ok(()) => {
                     self.flush_done(&taken, &batch);
@@ -71,6 +78,28 @@ impl Session {
                 Err(error) => return self.flush_failed(&error),
             }
         }
+    }
+
+    /// Ends an exchange; `Err` if the session is lost with it.
+    fn exchange_flushed(
+        &self,
+        exchange: TakenExchange,
+        batch: FlushBatch,
+        result: Result<(), FlushError>,
+    ) -> Result<(), FlushError> {
+        let refused = match result {
+            Ok(()) => {
+                self.exchange_done(exchange, batch.totals, Ok(()));
+                return Ok(());
+            }
+            Err(FlushError::Moved) => Unexchanged::Moved,
+            Err(FlushError::NoSpace) => Unexchanged::NoSpace,
+            Err(error) => return Err(error),
+        };
+        // Nothing was written, and the fence is still good.
+        self.lock().calls.give_back_forgotten(batch.forgotten);
+        self.exchange_done(exchange, batch.totals, Err(refused));
+        Ok(())
     }
 
     /// Flushes one batch; a store that fails is only a pause. What waits for the flush waits as long
@@ -126,6 +155,7 @@ impl Session {
             self.hang_up(parked.to);
         }
         self.flushed.notify_waiters();
+        self.released.notify_waiters();
     }
 
     fn flush_done(&self, taken: &Taken, batch: &FlushBatch) {
@@ -211,7 +241,7 @@ impl Session {
                 tracing::info!(session = %self.view.session, "session was taken over");
                 self.shared.counters.fenced.count();
             }
-            FlushError::NoSpace | FlushError::Kv(_) => {
+            FlushError::NoSpace | FlushError::Moved | FlushError::Kv(_) => {
                 tracing::warn!(session = %self.view.session, %error, "flush failed");
                 self.shared.counters.flush_failures.count();
             }
@@ -229,6 +259,8 @@ struct Taken {
     layers: Arc<Layers>,
     /// Who waits for the freeze that it makes.
     freezers: Vec<Freezer>,
+    /// The exchange that it makes.
+    exchange: Option<TakenExchange>,
 }
 
 impl Taken {
@@ -242,16 +274,28 @@ impl Taken {
 
 impl State {
     fn has_to_flush(&self) -> bool {
-        self.image.applied() != self.image.durable() || !self.freezers.is_empty()
+        self.image.applied() != self.image.durable()
+            || !self.freezers.is_empty()
+            || self.exchange.is_some()
     }
 
     /// What the next flush writes; `None` if all that is wanted is a freeze of nothing.
     fn take_batch(&mut self) -> (Option<FlushBatch>, Taken) {
         let number = self.image.applied();
+        if let Some((batch, exchange)) = self.take_exchange() {
+            let taken = Taken {
+                number,
+                layers: Arc::clone(&self.layers),
+                freezers: Vec::new(),
+                exchange: Some(exchange),
+            };
+            return (Some(batch), taken);
+        }
         let taken = Taken {
             number,
             layers: Arc::clone(&self.layers),
             freezers: std::mem::take(&mut self.freezers),
+            exchange: None,
         };
         if number == self.image.durable() && self.open_is_empty {
             return (None, taken);
@@ -264,6 +308,7 @@ impl State {
             replies: std::mem::take(&mut self.replies),
             forgotten: self.calls.take_forgotten(),
             freeze: !taken.freezers.is_empty() && !is_empty,
+            exchange: None,
         };
         (Some(batch), taken)
     }

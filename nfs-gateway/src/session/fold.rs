@@ -33,7 +33,7 @@ const REPLACE_PAUSE: Duration = Duration::from_secs(1);
 
 /// What a fold is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum For {
+pub(super) enum For {
     /// The session reads fewer layers.
     Itself,
     /// Something else will refer to the tree.
@@ -97,7 +97,7 @@ impl Session {
 
     /// Makes the frozen layers and the base a new base; returns its root. `None` if the session is
     /// lost or its layers changed under the fold: nothing has happened then.
-    async fn fold(self: &Arc<Self>, purpose: For) -> Result<Option<Root>, FreezeError> {
+    pub(super) async fn fold(self: &Arc<Self>, purpose: For) -> Result<Option<Root>, FreezeError> {
         let (tell, done) = oneshot::channel();
         let session = Arc::clone(self);
         // A task of its own, so that the hold outlives the transaction whoever gives up.

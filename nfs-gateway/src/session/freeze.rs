@@ -110,7 +110,7 @@ impl crate::gateway::Gateway {
 
 impl Session {
     /// `None` if the session is lost.
-    async fn freeze(self: &Arc<Self>) -> Result<Option<()>, FreezeError> {
+    pub(super) async fn freeze(self: &Arc<Self>) -> Result<Option<()>, FreezeError> {
         self.make_room_for_layer().await?;
         let (until, files) = {
             let state = self.lock();

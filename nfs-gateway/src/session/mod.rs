@@ -10,6 +10,7 @@
 //! chunk store counts holds. Letting go of it settles the account with the gateway's budget
 //! (`state.rs`).
 
+mod exchange;
 mod flush;
 mod fold;
 mod freeze;
@@ -44,6 +45,7 @@ use crate::wire::reply::{Payload, Reply};
 use crate::wire::results::{self, ReadOk};
 use crate::wire::rpc::{self, Call, Credential};
 
+pub(crate) use exchange::{Change, Target};
 pub use freeze::{ForkError, FreezeError};
 use inside::Inside;
 use loading::Loaders;
@@ -73,6 +75,10 @@ pub(crate) struct Session {
     loaders: Loaders,
     /// Held while layers are folded.
     folding: tokio::sync::Mutex<()>,
+    /// Held while the image is exchanged.
+    exchanging: tokio::sync::Mutex<()>,
+    /// Told when calls are no longer held up.
+    released: tokio::sync::Notify,
     /// Told when a write-back ends.
     written: tokio::sync::Notify,
     /// Told when a flush ends.
@@ -178,6 +184,8 @@ impl Session {
             state: Mutex::new(state),
             loaders: Loaders::new(),
             folding: tokio::sync::Mutex::new(()),
+            exchanging: tokio::sync::Mutex::new(()),
+            released: tokio::sync::Notify::new(),
             written: tokio::sync::Notify::new(),
             flushed: tokio::sync::Notify::new(),
             last_used_ms: AtomicU64::new(0),
@@ -275,6 +283,9 @@ impl Session {
         let mut state = self.lock();
         if state.lost {
             return Attempt::Lost(to);
+        }
+        if state.held.holds(request.nfs) {
+            return Attempt::Retry(Retry::Held, to);
         }
         if state.image.pending_bytes() > PENDING_BYTES_MAX {
             self.kick_flush(&mut state);
@@ -498,6 +509,7 @@ impl Session {
             let mut state = self.lock();
             state.lost = true;
             state.freezers.clear();
+            state.exchange = None;
             (std::mem::take(&mut state.parked), state.calls.abandon_all())
         };
         for guard in running {
@@ -510,6 +522,7 @@ impl Session {
         }
         self.flushed.notify_waiters();
         self.written.notify_waiters();
+        self.released.notify_waiters();
     }
 
     /// Retires the session if nothing of it is only in memory.

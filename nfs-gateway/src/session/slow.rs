@@ -38,6 +38,8 @@ pub(crate) enum Retry {
     Store(StableWrite),
     /// Let a flush go first.
     Flush,
+    /// Wait until the image has been exchanged.
+    Held,
     /// Run it from the start.
     Again,
 }
@@ -95,6 +97,12 @@ impl Session {
                 Retry::Again => self.attempt(&request, to),
                 Retry::Flush => {
                     if !self.wait_for_flush().await {
+                        return self.hang_up(to);
+                    }
+                    self.attempt(&request, to)
+                }
+                Retry::Held => {
+                    if !self.wait_for_release().await {
                         return self.hang_up(to);
                     }
                     self.attempt(&request, to)

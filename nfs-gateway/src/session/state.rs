@@ -11,6 +11,7 @@ use metadata::layers::Layers;
 use metadata::session::{Fence, StoredReply};
 use parking_lot::MutexGuard;
 
+use super::exchange::{Held, Wanted};
 use super::freeze::Freezer;
 use super::holds::Holds;
 use super::replies::Calls;
@@ -33,6 +34,10 @@ pub(super) struct State {
     pub(super) open_is_empty: bool,
     /// Who waits for the open layer to be frozen.
     pub(super) freezers: Vec<Freezer>,
+    /// An exchange that waits for its flush.
+    pub(super) exchange: Option<Wanted>,
+    /// Calls that wait for an exchange.
+    pub(super) held: Held,
     pub(super) calls: Calls,
     pub(super) parked: Vec<Parked>,
     /// Replies that the next flush stores.
@@ -75,6 +80,8 @@ impl State {
             layers: Arc::new(layers),
             open_is_empty: false,
             freezers: Vec::new(),
+            exchange: None,
+            held: Held::default(),
             calls,
             parked: Vec::new(),
             replies: Vec::new(),

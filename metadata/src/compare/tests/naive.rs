@@ -13,16 +13,16 @@ use crate::stat::FileKind;
 
 /// Everything in a snapshot.
 #[derive(Default)]
-pub(super) struct Whole {
-    pub(super) records: BTreeMap<InodeId, InodeRecord>,
-    pub(super) entries: BTreeMap<Place, InodeId>,
-    blocks: BTreeMap<InodeId, Vec<(u32, Bytes)>>,
+pub(crate) struct Whole {
+    pub(crate) records: BTreeMap<InodeId, InodeRecord>,
+    pub(crate) entries: BTreeMap<Place, InodeId>,
+    pub(crate) blocks: BTreeMap<InodeId, Vec<(u32, Bytes)>>,
     /// By inode, the first link first.
-    pub(super) names: BTreeMap<InodeId, Vec<Place>>,
+    pub(crate) names: BTreeMap<InodeId, Vec<Place>>,
 }
 
 impl Whole {
-    pub(super) async fn read(world: &World, root: Root) -> Self {
+    pub(crate) async fn read(world: &World, root: Root) -> Self {
         let all = KeyRange {
             start: Bytes::new(),
             end: Bytes::from_static(&[0xff; 8]),
@@ -54,7 +54,7 @@ impl Whole {
         whole
     }
 
-    pub(super) fn path(&self, place: Option<&Place>) -> Vec<u8> {
+    pub(crate) fn path(&self, place: Option<&Place>) -> Vec<u8> {
         let Some((dir, name)) = place else {
             return Vec::new();
         };

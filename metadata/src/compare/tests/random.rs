@@ -10,7 +10,7 @@ use crate::stat::FileKind;
 
 /// How often links are made.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Links {
+pub(crate) enum Links {
     Never,
     Sometimes,
     Often,
@@ -54,7 +54,7 @@ fn random_line(rng: &Rng, links: Links) -> String {
 }
 
 /// Snapshots of a random history, and what was done.
-async fn history(seed: u64, links: Links) -> (World, Vec<Root>, Vec<String>) {
+pub(crate) async fn history(seed: u64, links: Links) -> (World, Vec<Root>, Vec<String>) {
     let rng = Rng::seeded(seed);
     let (mut world, mut roots, mut script) = (World::new(), Vec::new(), Vec::new());
     for lines in [60, 6, 25] {

@@ -18,20 +18,20 @@ use crate::stat::{Device, FileKind, SetAttrs, SetTime, Stat};
 use crate::tree::{MemoryNodes, MemoryTrees, Root, Tree, TreeKeys, Trees};
 use base::InodeId;
 
-pub(super) const BLOCK_BYTES: u32 = 32 * 1024;
+pub(crate) const BLOCK_BYTES: u32 = 32 * 1024;
 
 const NAME_KEY: [u8; 32] = [3; 32];
 
-pub(super) struct World {
+pub(crate) struct World {
     kv: Arc<dyn Kv>,
     clock: Arc<ManualClock>,
     layers: Layers,
     image: Image,
-    pub(super) nodes: Arc<MemoryNodes>,
-    pub(super) keys: TreeKeys,
-    pub(super) tree: Tree,
-    pub(super) hasher: NameHasher,
-    pub(super) chunks: HashMap<ChunkId, Vec<u8>>,
+    pub(crate) nodes: Arc<MemoryNodes>,
+    pub(crate) keys: TreeKeys,
+    pub(crate) tree: Tree,
+    pub(crate) hasher: NameHasher,
+    pub(crate) chunks: HashMap<ChunkId, Vec<u8>>,
 }
 
 fn root_record() -> InodeRecord {
@@ -58,7 +58,7 @@ fn root_record() -> InodeRecord {
 }
 
 impl World {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let clock = Arc::new(ManualClock::new(Timestamp::new(1_000_000, 0)));
         let keys = TreeKeys::new(DomainId::new(1), &[1; 32], &[2; 32]);
         let nodes = Arc::new(MemoryNodes::new());
@@ -121,7 +121,7 @@ impl World {
     }
 
     /// The image as it is now, as a tree.
-    pub(super) async fn freeze(&mut self) -> Root {
+    pub(crate) async fn freeze(&mut self) -> Root {
         for inode in self.image.dirty_inodes() {
             loop {
                 let (_, _) = self.image.run(|image| image.settle_small(inode));
@@ -179,7 +179,7 @@ impl World {
     }
 
     /// The inode at a path.
-    pub(super) async fn find(&mut self, path: &str) -> Result<InodeId, FsError> {
+    pub(crate) async fn find(&mut self, path: &str) -> Result<InodeId, FsError> {
         let mut at = InodeId::ROOT;
         for name in path.split('/').filter(|name| !name.is_empty()) {
             let lookup =
@@ -196,7 +196,7 @@ impl World {
     }
 
     /// Does what a script says, a line at a time, and fails where a line fails.
-    pub(super) async fn script(&mut self, lines: &[impl AsRef<str>]) {
+    pub(crate) async fn script(&mut self, lines: &[impl AsRef<str>]) {
         for line in lines {
             let line = line.as_ref();
             let done = self.line(line).await;
@@ -205,7 +205,7 @@ impl World {
     }
 
     /// Does what a line says: a word, a path, and a word more.
-    pub(super) async fn line(&mut self, line: &str) -> Result<(), FsError> {
+    pub(crate) async fn line(&mut self, line: &str) -> Result<(), FsError> {
         let mut words = line.split(' ');
         let (what, path) = (words.next().unwrap(), words.next().unwrap());
         let rest = words.next().unwrap_or_default();

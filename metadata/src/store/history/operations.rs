@@ -60,9 +60,19 @@ impl Store {
     }
 
     /// A fresh name for an operation.
-    pub(in crate::store) fn new_operation(&self) -> OperationId {
+    #[must_use]
+    pub fn new_operation(&self) -> OperationId {
         // 63 random bits: never 0, and nothing to conflict about.
         OperationId::new((self.rng.u64() >> 1).max(1))
+    }
+
+    /// An entry of the operation log that says that the user of this store did it.
+    #[must_use]
+    pub fn log_entry(&self, action: Action) -> OperationRecord {
+        OperationRecord {
+            actor: Actor::clone(&self.actor),
+            action,
+        }
     }
 
     /// Up to `limit` operations from before `before`, newest first.
@@ -269,7 +279,7 @@ pub(super) fn bad_key(error: KeyError) -> StoreError {
 }
 
 /// Writes an entry of the operation log. Right however often it is applied: `id` is fresh.
-pub(in crate::store) fn write_operation(
+pub(crate) fn write_operation(
     txn: &mut dyn Transaction,
     workspace: WorkspaceId,
     id: OperationId,

@@ -7,6 +7,7 @@ use metadata::compare::SnapshotError;
 use metadata::kv::KvError;
 use metadata::layers::ImageError;
 use metadata::merge::MergeError;
+use metadata::restore::RestoreError;
 use metadata::session::OwnError;
 use metadata::store::StoreError;
 use metadata::tree::TreeError;
@@ -160,9 +161,25 @@ impl From<&HistoryError> for Trouble {
             HistoryError::Tree(error) => error.into(),
             HistoryError::Snapshot(error) => error.into(),
             HistoryError::Merge(error) => of_merge(error),
-            HistoryError::Conflicts { .. } => Self::Fail(FsError::Exists),
+            HistoryError::Conflicts { .. } | HistoryError::SyncConflicts { .. } => {
+                Self::Fail(FsError::Exists)
+            }
+            HistoryError::Restore(error) => of_restore(error),
+            HistoryError::OverQuota => Self::Fail(FsError::QuotaExceeded),
+            HistoryError::Refused { .. } => Self::Fail(FsError::ReadOnly),
             HistoryError::Busy { .. } => Self::Unavailable,
         }
+    }
+}
+
+fn of_restore(error: &RestoreError) -> Trouble {
+    match error {
+        RestoreError::Snapshot(error) => error.into(),
+        RestoreError::NoPath { .. } | RestoreError::NoParent { .. } => {
+            Trouble::Fail(FsError::NotFound)
+        }
+        RestoreError::TooLarge => Trouble::Fail(FsError::TooLarge),
+        RestoreError::NoNumbers => Trouble::Fail(FsError::Invalid),
     }
 }
 

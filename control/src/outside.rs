@@ -1,0 +1,276 @@
+//! Restoring, syncing and what changed from outside, as JSON says it.
+
+use metadata::record::changed::ChangedPaths;
+use metadata::store::{Changed as StoredChanged, LIST_ROOT};
+use nfs_gateway::{Restored as DoneRestore, SyncOutcome, Synced as DoneSync};
+use serde::{Deserialize, Serialize};
+
+use crate::history::Conflict;
+
+/// A session to be restored.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Restore {
+    /// The version.
+    pub version: String,
+    /// Paths to restore, from the root directory; the whole session if there is none here and none
+    /// in `paths_hex`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub paths: Vec<String>,
+    /// Paths that are not UTF-8, their bytes in hexadecimal digits.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub paths_hex: Vec<String>,
+}
+
+/// A session that was restored.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Restored {
+    /// The commit that the version is.
+    pub version: String,
+    /// `restored`, or `unchanged` if the session was so already.
+    pub outcome: String,
+    /// A commit that has what the session had.
+    pub before: Option<String>,
+    /// The operation, which can be undone.
+    pub operation: Option<String>,
+    /// How many paths changed; none if everything may have.
+    pub changed: Option<usize>,
+}
+
+/// A session that is to get what its branch has.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sync {
+    /// What to do where both changed the same thing: `fail` (if left out), `keep-both`, `ours` (the
+    /// session's) or `theirs` (the branch's).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
+    /// Change nothing, and say what it would come to.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// A session that has what its branch has, or would have.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Synced {
+    /// The branch.
+    pub branch: String,
+    /// The branch's commit.
+    pub head: String,
+    /// `up-to-date`, `fast-forward` or `merged`.
+    pub outcome: String,
+    /// The commit that the session stands on.
+    pub commit: Option<String>,
+    /// A commit that has what the session had.
+    pub before: Option<String>,
+    /// The operation, which can be undone.
+    pub operation: Option<String>,
+    /// Conflicts that the policy settles, or that stand in the way.
+    pub conflicts: Vec<Conflict>,
+    /// How many paths changed or would; none if everything may have.
+    pub changed: Option<usize>,
+    /// Nothing was changed.
+    pub dry_run: bool,
+}
+
+/// What changed from outside in a session and was not acknowledged.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Changed {
+    /// What to acknowledge when all of it has been seen to; none if nothing changed.
+    pub position: Option<u64>,
+    /// More changed than is told one by one.
+    pub everything: bool,
+    /// Paths from the root directory; its own is `.`.
+    pub paths: Vec<String>,
+    /// Paths that are not UTF-8, their bytes in hexadecimal digits.
+    pub paths_hex: Vec<String>,
+}
+
+/// What has been seen to.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Acknowledge {
+    /// All up to this position.
+    pub position: u64,
+}
+
+/// Bytes of `paths` and `paths_hex`.
+///
+/// # Errors
+///
+/// Says which is no sequence of hexadecimal digits.
+pub fn path_bytes(paths: Vec<String>, hex: &[String]) -> Result<Vec<Vec<u8>>, String> {
+    let mut all: Vec<Vec<u8>> = paths.into_iter().map(String::into_bytes).collect();
+    for text in hex {
+        let bytes =
+            from_hex(text).ok_or_else(|| format!("paths_hex: {text:?} is not hexadecimal"))?;
+        all.push(bytes);
+    }
+    Ok(all)
+}
+
+/// Paths as `paths` and `paths_hex`.
+#[must_use]
+pub fn path_texts(paths: impl IntoIterator<Item = Vec<u8>>) -> (Vec<String>, Vec<String>) {
+    let (mut texts, mut hex) = (Vec::new(), Vec::new());
+    for path in paths {
+        match String::from_utf8(path) {
+            Ok(text) => texts.push(text),
+            Err(error) => hex.push(
+                error
+                    .as_bytes()
+                    .iter()
+                    .map(|byte| format!("{byte:02x}"))
+                    .collect(),
+            ),
+        }
+    }
+    (texts, hex)
+}
+
+fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let digits = text.as_bytes();
+    if !digits.len().is_multiple_of(2) {
+        return None;
+    }
+    digits
+        .chunks(2)
+        .map(|pair| {
+            let pair = std::str::from_utf8(pair).ok()?;
+            let is_plain = pair.bytes().all(|digit| digit.is_ascii_hexdigit());
+            is_plain
+                .then(|| u8::from_str_radix(pair, 16).ok())
+                .flatten()
+        })
+        .collect()
+}
+
+/// A path from the root directory without what does not matter: slashes too many, and `.`. Empty for
+/// the root directory.
+///
+/// # Errors
+///
+/// Says what is no path.
+pub fn plain_path(path: &[u8]) -> Result<Vec<u8>, String> {
+    let shown = String::from_utf8_lossy(path).into_owned();
+    let mut plain = Vec::with_capacity(path.len());
+    for name in path.split(|byte| *byte == b'/') {
+        if name.is_empty() || name == b"." {
+            continue;
+        }
+        if name == b".." {
+            return Err(format!(
+                "path {shown:?}: write it from the root of the session, without .."
+            ));
+        }
+        base::Name::check(name).map_err(|why| format!("path {shown:?}: {why}"))?;
+        if !plain.is_empty() {
+            plain.push(b'/');
+        }
+        plain.extend_from_slice(name);
+    }
+    Ok(plain)
+}
+
+/// How many paths changed, if they are counted.
+fn count(changed: &ChangedPaths) -> Option<usize> {
+    match changed {
+        ChangedPaths::Everything => None,
+        ChangedPaths::These(paths) => Some(paths.len()),
+    }
+}
+
+impl From<DoneRestore> for Restored {
+    fn from(restored: DoneRestore) -> Self {
+        let outcome = match restored.done {
+            Some(_) => "restored",
+            None => "unchanged",
+        };
+        Self {
+            version: restored.commit.id.to_string(),
+            outcome: outcome.to_owned(),
+            before: restored.done.map(|(before, _)| before.to_string()),
+            operation: restored.done.map(|(_, operation)| operation.to_string()),
+            changed: count(&restored.changed),
+        }
+    }
+}
+
+impl Synced {
+    /// What a sync, or a trial of one, came to.
+    #[must_use]
+    pub fn new(synced: &DoneSync, dry_run: bool) -> Self {
+        let outcome = match synced.outcome {
+            SyncOutcome::UpToDate => "up-to-date",
+            SyncOutcome::FastForward => "fast-forward",
+            SyncOutcome::Merged => "merged",
+        };
+        Self {
+            branch: synced.branch.as_str().to_owned(),
+            head: synced.head.to_string(),
+            outcome: outcome.to_owned(),
+            commit: synced.commit.map(|commit| commit.to_string()),
+            before: synced.done.map(|(before, _)| before.to_string()),
+            operation: synced.done.map(|(_, operation)| operation.to_string()),
+            conflicts: synced.conflicts.iter().map(Conflict::from).collect(),
+            changed: count(&synced.changed),
+            dry_run,
+        }
+    }
+}
+
+impl From<StoredChanged> for Changed {
+    fn from(changed: StoredChanged) -> Self {
+        let (everything, paths) = match changed.paths {
+            ChangedPaths::Everything => (true, Vec::new()),
+            ChangedPaths::These(paths) => (false, paths),
+        };
+        let named = paths.into_iter().map(|path| {
+            if path.is_empty() {
+                LIST_ROOT.to_vec()
+            } else {
+                path
+            }
+        });
+        let (paths, paths_hex) = path_texts(named);
+        Self {
+            position: changed.position,
+            everything,
+            paths,
+            paths_hex,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_keep_their_bytes() {
+        let paths = vec![b"a/b".to_vec(), b"\xff\x00x".to_vec(), b"\xc3\xa4".to_vec()];
+        let (texts, hex) = path_texts(paths);
+        assert_eq!(
+            (texts.len(), hex.as_slice()),
+            (2, &["ff0078".to_owned()][..])
+        );
+        let back = path_bytes(texts, &hex).unwrap();
+        assert_eq!(back, [&b"a/b"[..], b"\xc3\xa4", b"\xff\x00x"]);
+        for wrong in ["f", "0g", "+1", "é"] {
+            assert!(
+                path_bytes(Vec::new(), &[wrong.to_owned()]).is_err(),
+                "{wrong}"
+            );
+        }
+    }
+
+    #[test]
+    fn paths_are_read_from_the_root() {
+        assert_eq!(plain_path(b"//a/./b/").unwrap(), b"a/b");
+        assert_eq!(plain_path(b"/").unwrap(), b"");
+        assert_eq!(plain_path(b"a/\xff").unwrap(), b"a/\xff");
+        for wrong in [&b"a/../b"[..], b"a\0b", &[b'x'; 256]] {
+            assert!(plain_path(wrong).is_err());
+        }
+    }
+}

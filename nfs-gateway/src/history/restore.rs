@@ -1,0 +1,446 @@
+//! Restoring a live session, or paths in it, and undoing that
+//! (`docs/design/0012-outside.md`, invariants 7 to 10).
+
+use std::sync::Arc;
+
+use base::{CommitId, OperationId, SessionId, TenantId, WorkspaceId};
+use metadata::compare::statistics;
+use metadata::record::changed::ChangedPaths;
+use metadata::record::commit::Provenance;
+use metadata::record::operation::Action;
+use metadata::record::session::SessionRecord;
+use metadata::restore::{Newcomers, Rules, changed_paths, is_as, paths, usage, whole, whole_again};
+use metadata::session::Exchange;
+use metadata::store::{Changed, CommitInfo, NewCommit, StoreError};
+use metadata::tree::Root;
+
+use super::{HistoryError, Scene, node_of, root_of};
+use crate::gateway::Gateway;
+use crate::session::{Change, Target};
+
+/// What restoring came to.
+#[derive(Clone, Debug)]
+pub struct Restored {
+    /// The version.
+    pub commit: CommitInfo,
+    /// A commit that has what the session had, and the operation, which can be undone. `None` if
+    /// the session was as the version already.
+    pub done: Option<(CommitId, OperationId)>,
+    /// What clients have to look at anew.
+    pub changed: ChangedPaths,
+}
+
+/// What an exchange is to be, but for commits.
+#[derive(Clone, Debug)]
+pub(super) struct Prepared {
+    /// Computed from this image.
+    pub(super) from: Root,
+    /// The image it becomes.
+    pub(super) root: Root,
+    pub(super) changed: ChangedPaths,
+}
+
+/// Commits of an exchange.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Commits {
+    /// Has what the session had.
+    pub(super) before: CommitId,
+    /// Has what the session gets.
+    pub(super) after: CommitId,
+    /// The one that the session stands on afterwards.
+    pub(super) stands: Option<CommitId>,
+}
+
+/// A session or paths in it, made as a version has them.
+struct Restoring<'a> {
+    gateway: &'a Arc<Gateway>,
+    scene: &'a Scene,
+    to: CommitInfo,
+    paths: &'a [Vec<u8>],
+    /// An exchange that is undone led here.
+    undoes: Option<CommitInfo>,
+    prepared: Option<Prepared>,
+    /// A commit that has what the session had when it was prepared first.
+    kept: Option<CommitInfo>,
+    done: Option<(CommitId, OperationId)>,
+}
+
+impl Gateway {
+    /// Makes a session's image as of some moment during this call as a version has it, under its
+    /// clients; or, if there are any, only these paths, relative to the root directory. Afterwards
+    /// the session stands on the same commit as before.
+    ///
+    /// # Errors
+    ///
+    /// See [`HistoryError`]. Nothing was changed then.
+    ///
+    /// # Cancellation
+    ///
+    /// Not cancel-safe: it may or may not be restored.
+    pub async fn restore(
+        self: &Arc<Self>,
+        tenant: TenantId,
+        session: SessionId,
+        version: &str,
+        paths: &[Vec<u8>],
+    ) -> Result<Restored, HistoryError> {
+        let _hold = self.chunks.hold();
+        let scene = self.writable_scene(tenant, session).await?;
+        let to = self.store.resolve_version(scene.workspace, version).await?;
+        self.restore_to(&scene, to, paths, None).await
+    }
+
+    /// Undoes an operation: of a ref, as [`metadata::store::Store::undo`] does; of a session that
+    /// was restored or synced, by giving it back what it had, if it was not changed since.
+    ///
+    /// # Errors
+    ///
+    /// See [`HistoryError`]. Nothing was changed then.
+    ///
+    /// # Cancellation
+    ///
+    /// Not cancel-safe: it may or may not be undone.
+    pub async fn undo(
+        self: &Arc<Self>,
+        tenant: TenantId,
+        workspace: WorkspaceId,
+        operation: OperationId,
+    ) -> Result<(), HistoryError> {
+        let found = self.store.operation(workspace, operation).await?;
+        let Action::SessionRestored {
+            session,
+            before: Some(before),
+            after: Some(after),
+        } = found.record.action
+        else {
+            self.store.undo(workspace, operation).await?;
+            return Ok(());
+        };
+        let _hold = self.chunks.hold();
+        let scene = self.writable_scene(tenant, session).await?;
+        let to = self.store.commit(workspace, before).await?;
+        let undoes = self.store.commit(workspace, after).await?;
+        self.restore_to(&scene, to, &[], Some(undoes)).await?;
+        Ok(())
+    }
+
+    /// What changed from outside in a session and was not seen to by its clients.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, or the store fails.
+    pub async fn changed(
+        &self,
+        tenant: TenantId,
+        session: SessionId,
+    ) -> Result<Changed, StoreError> {
+        self.store.changed(tenant, session).await
+    }
+
+    /// Says that what changed up to a position, which [`Gateway::changed`] told, was seen to.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, or the store fails.
+    ///
+    /// # Cancellation
+    ///
+    /// Not cancel-safe: it may or may not have been done, and may be done again.
+    pub async fn acknowledge_changed(
+        &self,
+        tenant: TenantId,
+        session: SessionId,
+        position: u64,
+    ) -> Result<(), StoreError> {
+        self.store
+            .acknowledge_changed(tenant, session, position)
+            .await
+    }
+
+    async fn restore_to(
+        self: &Arc<Self>,
+        scene: &Scene,
+        to: CommitInfo,
+        paths: &[Vec<u8>],
+        undoes: Option<CommitInfo>,
+    ) -> Result<Restored, HistoryError> {
+        let mut restoring = Restoring {
+            gateway: self,
+            scene,
+            to,
+            paths,
+            undoes,
+            prepared: None,
+            kept: None,
+            done: None,
+        };
+        let id = scene.session.id;
+        let happened = self.exchange(id, &mut restoring).await?;
+        let (commit, done) = (restoring.to, restoring.done.filter(|_| happened));
+        let prepared = restoring.prepared.filter(|_| happened);
+        if happened {
+            tracing::info!(session = %id, commit = %commit.id, "session restored");
+        }
+        Ok(Restored {
+            commit,
+            done,
+            changed: prepared.map(|made| made.changed).unwrap_or_default(),
+        })
+    }
+
+    /// The scene of a session that may be changed.
+    pub(super) async fn writable_scene(
+        &self,
+        tenant: TenantId,
+        session: SessionId,
+    ) -> Result<Scene, HistoryError> {
+        let scene = self.scene(tenant, session).await?;
+        if scene.session.record.read_only {
+            let why = "the session is read-only: open or fork one that is not".to_owned();
+            return Err(HistoryError::Refused { why });
+        }
+        Ok(scene)
+    }
+
+    /// The session's record as it is now.
+    pub(super) async fn record_of(&self, scene: &Scene) -> Result<SessionRecord, HistoryError> {
+        let found = self.store.session(scene.tenant, scene.session.id).await?;
+        Ok(found.record)
+    }
+
+    /// A commit that has the image `root` of a session: the one that it stands on, or a new one that
+    /// is on no branch.
+    pub(super) async fn keep(
+        &self,
+        scene: &Scene,
+        stands: Option<CommitId>,
+        root: Root,
+        message: &str,
+    ) -> Result<CommitInfo, HistoryError> {
+        let (store, workspace) = (&self.store, scene.workspace);
+        let parent = match stands {
+            Some(id) => Some(store.commit(workspace, id).await?),
+            None => None,
+        };
+        let before = parent.as_ref().map(|parent| root_of(&parent.record.tree));
+        if let Some(parent) = parent
+            && before == Some(root)
+        {
+            return Ok(parent);
+        }
+        let record = &scene.session.record;
+        let new = NewCommit {
+            tree: node_of(root),
+            usage: usage(&scene.tree, root).await?,
+            parents: stands.into_iter().collect(),
+            statistics: statistics(&scene.tree, &scene.hasher, before, root).await?,
+            conflicts: 0,
+            message: message.to_owned(),
+            provenance: Provenance {
+                agent: record.agent.clone(),
+                run: record.run.clone(),
+                session: Some(scene.session.id),
+                ..Provenance::default()
+            },
+        };
+        Ok(store.put_commit(workspace, new).await?)
+    }
+
+    /// The target of an exchange.
+    pub(super) async fn target(
+        &self,
+        scene: &Scene,
+        stands: Option<CommitId>,
+        prepared: &Prepared,
+        commits: Commits,
+    ) -> Result<Target, HistoryError> {
+        let action = Action::SessionRestored {
+            session: scene.session.id,
+            before: Some(commits.before),
+            after: Some(commits.after),
+        };
+        // While what has it has it.
+        self.store.copying(scene.workspace, prepared.root);
+        Ok(Target {
+            from: prepared.from,
+            usage: usage(&scene.tree, prepared.root).await?,
+            exchange: Exchange {
+                root: prepared.root,
+                commit: stands,
+                commit_after: commits.stands,
+                changed: prepared.changed.clone().into_records(),
+                operation: self.store.new_operation(),
+                time: self.clock.wall(),
+                log: self.store.log_entry(action),
+            },
+        })
+    }
+
+    /// The rules for an exchange now.
+    pub(super) fn rules(&self, newcomers: Newcomers) -> Rules {
+        Rules {
+            now: self.clock.wall(),
+            newcomers,
+        }
+    }
+
+    /// Paths of an image made as another has them.
+    async fn make_paths_as(
+        &self,
+        scene: &Scene,
+        (from, to): (Root, Root),
+        of: &[Vec<u8>],
+    ) -> Result<Prepared, HistoryError> {
+        let domain = base::DomainId::new(scene.tenant.raw());
+        let touch = |chunk| self.chunks.touch(domain, chunk);
+        let rules = self.rules(Newcomers::Renew);
+        let mut numbers = self.store.allocate_inodes(scene.workspace).await?;
+        let image = (&scene.tree, &scene.hasher);
+        let root = paths(image, (from, to), of, rules, &mut numbers, touch).await?;
+        let roots = (from, root);
+        Ok(Prepared {
+            from,
+            root,
+            changed: changed_paths(&scene.tree, &scene.hasher, roots).await?,
+        })
+    }
+
+    /// An image made as another.
+    pub(super) async fn make_as(
+        &self,
+        scene: &Scene,
+        (from, to): (Root, Root),
+        newcomers: Newcomers,
+    ) -> Result<Prepared, HistoryError> {
+        let domain = base::DomainId::new(scene.tenant.raw());
+        let touch = |chunk| self.chunks.touch(domain, chunk);
+        let rules = self.rules(newcomers);
+        let root = whole(&scene.tree, (from, to), rules, touch).await?;
+        let roots = (from, root);
+        Ok(Prepared {
+            from,
+            root,
+            changed: changed_paths(&scene.tree, &scene.hasher, roots).await?,
+        })
+    }
+}
+
+impl Restoring<'_> {
+    /// Refuses to undo what is not there any more.
+    async fn check_undone(&self, root: Root) -> Result<(), HistoryError> {
+        let Some(after) = &self.undoes else {
+            return Ok(());
+        };
+        let expected = root_of(&after.record.tree);
+        if is_as(&self.scene.tree, (expected, root)).await? {
+            return Ok(());
+        }
+        let why = format!(
+            "the session was changed since: what it had before is commit {before}, and `holdfast \
+             session restore {session} --version {before}` gives it back and drops the changes",
+            before = self.to.id,
+            session = self.scene.session.id
+        );
+        Err(HistoryError::Refused { why })
+    }
+
+    /// The commit that the session stands on afterwards. To undo a sync takes it back.
+    async fn stands(
+        &self,
+        stands: Option<CommitId>,
+        before: CommitId,
+    ) -> Result<Option<CommitId>, HistoryError> {
+        let Some(after) = &self.undoes else {
+            return Ok(stands);
+        };
+        let (store, workspace) = (&self.gateway.store, self.scene.workspace);
+        let is_back =
+            stands == Some(after.id) && store.is_ancestor(workspace, before, after.id).await?;
+        Ok(if is_back { Some(before) } else { stands })
+    }
+}
+
+impl Restoring<'_> {
+    /// What the image with this root becomes. Most of what was prepared for another is of use.
+    async fn prepared(&self, root: Root) -> Result<Prepared, HistoryError> {
+        let (gateway, scene) = (self.gateway, self.scene);
+        let to = root_of(&self.to.record.tree);
+        match &self.prepared {
+            Some(made) if made.from == root => Ok(made.clone()),
+            Some(made) if self.paths.is_empty() => {
+                let (tree, moved) = (&scene.tree, (made.from, root));
+                let rules = gateway.rules(Newcomers::Renew);
+                let again = whole_again(tree, made.root, moved, to, rules).await?;
+                let meanwhile = changed_paths(tree, &scene.hasher, moved).await?;
+                Ok(Prepared {
+                    from: root,
+                    root: again,
+                    changed: made.changed.clone().and(meanwhile),
+                })
+            }
+            None if self.paths.is_empty() => {
+                gateway.make_as(scene, (root, to), Newcomers::Renew).await
+            }
+            _ => gateway.make_paths_as(scene, (root, to), self.paths).await,
+        }
+    }
+
+    /// A commit that has what the session has. Most of what it takes is done before calls wait.
+    async fn keep(
+        &mut self,
+        stands: Option<CommitId>,
+        root: Root,
+    ) -> Result<CommitInfo, HistoryError> {
+        let parent = match &self.kept {
+            Some(kept) => Some(kept.id),
+            None => stands,
+        };
+        let made = self
+            .gateway
+            .keep(self.scene, parent, root, "Before a restore");
+        let kept = made.await?;
+        self.kept = Some(kept.clone());
+        Ok(kept)
+    }
+}
+
+impl Change for Restoring<'_> {
+    async fn prepare(&mut self, root: Root) -> Result<bool, HistoryError> {
+        self.check_undone(root).await?;
+        let prepared = self.prepared(root).await?;
+        let differs = prepared.root != root;
+        self.prepared = Some(prepared);
+        if differs {
+            let stands = self.gateway.record_of(self.scene).await?.commit;
+            self.keep(stands, root).await?;
+        }
+        Ok(differs)
+    }
+
+    async fn make(&mut self, root: Root) -> Result<Option<Target>, HistoryError> {
+        if !self.prepare(root).await? {
+            return Ok(None);
+        }
+        let Some(prepared) = self.prepared.clone() else {
+            return Ok(None);
+        };
+        let (gateway, scene) = (self.gateway, self.scene);
+        let stands = gateway.record_of(scene).await?.commit;
+        let before = self.keep(stands, root).await?;
+        let after = if self.paths.is_empty() {
+            self.to.id
+        } else {
+            let message = format!("Paths restored from {}", self.to.id);
+            let after = gateway.keep(scene, Some(before.id), prepared.root, &message);
+            after.await?.id
+        };
+        let commits = Commits {
+            before: before.id,
+            after,
+            stands: self.stands(stands, self.to.id).await?,
+        };
+        let target = gateway.target(scene, stands, &prepared, commits).await?;
+        self.done = Some((before.id, target.exchange.operation));
+        Ok(Some(target))
+    }
+}

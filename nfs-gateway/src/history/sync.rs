@@ -1,0 +1,286 @@
+//! Bringing what a branch has into a live session (`docs/design/0012-outside.md`, invariant 11).
+
+use std::sync::Arc;
+
+use base::{CommitId, OperationId, SessionId, TenantId};
+use metadata::compare::statistics;
+use metadata::merge::{Pair, Policy};
+use metadata::record::changed::ChangedPaths;
+use metadata::record::commit::Provenance;
+use metadata::record::conflict::Conflict;
+use metadata::record::reference::RefName;
+use metadata::restore::{Newcomers, is_as, usage};
+use metadata::session::empty_image;
+use metadata::store::NewCommit;
+use metadata::tree::Root;
+
+use super::restore::{Commits, Prepared};
+use super::{HistoryError, Scene, node_of, root_of};
+use crate::gateway::Gateway;
+use crate::session::{Change, Target};
+
+/// How a session got what its branch has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyncOutcome {
+    /// It had all of it.
+    UpToDate,
+    /// It had nothing of its own and stands on the branch's commit now.
+    FastForward,
+    /// It stands on a merge now.
+    Merged,
+}
+
+/// What syncing came to, or would come to.
+#[derive(Clone, Debug)]
+pub struct Synced {
+    /// The branch.
+    pub branch: RefName,
+    /// The branch's commit.
+    pub head: CommitId,
+    /// How the session got it.
+    pub outcome: SyncOutcome,
+    /// The commit that the session stands on now.
+    pub commit: Option<CommitId>,
+    /// A commit that has what the session had, and the operation, which can be undone. `None` if
+    /// nothing was changed.
+    pub done: Option<(CommitId, OperationId)>,
+    /// Conflicts that the policy settled.
+    pub conflicts: Vec<Conflict>,
+    /// What clients have to look at anew.
+    pub changed: ChangedPaths,
+}
+
+/// What is known before the calls of clients are held up.
+#[derive(Clone, Debug)]
+struct Plan {
+    /// The commit that the session stood on.
+    stands: Option<CommitId>,
+    head: CommitId,
+    outcome: SyncOutcome,
+    conflicts: Vec<Conflict>,
+    prepared: Prepared,
+}
+
+struct Syncing<'a> {
+    gateway: &'a Arc<Gateway>,
+    scene: &'a Scene,
+    branch: RefName,
+    policy: Policy,
+    plan: Option<Plan>,
+    commit: Option<CommitId>,
+    done: Option<(CommitId, OperationId)>,
+}
+
+impl Gateway {
+    /// Brings what the session's branch has into the session, under its clients: the session's own
+    /// changes are merged with it. A trial changes nothing, and
+    /// conflicts are no error of it.
+    ///
+    /// # Errors
+    ///
+    /// See [`HistoryError`]. Nothing was changed then.
+    ///
+    /// # Cancellation
+    ///
+    /// Not cancel-safe: it may or may not be done.
+    pub async fn sync(
+        self: &Arc<Self>,
+        tenant: TenantId,
+        session: SessionId,
+        policy: Policy,
+        attempt: Attempt,
+    ) -> Result<Synced, HistoryError> {
+        let _hold = self.chunks.hold();
+        let scene = self.writable_scene(tenant, session).await?;
+        let named = RefName::new(&scene.session.record.branch);
+        let mut syncing = Syncing {
+            gateway: self,
+            scene: &scene,
+            branch: named.unwrap_or_else(|_| RefName::main()),
+            policy,
+            plan: None,
+            commit: scene.session.record.commit,
+            done: None,
+        };
+        match attempt {
+            Attempt::Trial => {
+                let root = self.snapshot(session).await?;
+                syncing.plan(root).await?;
+            }
+            Attempt::Real => {
+                if self.exchange(session, &mut syncing).await? {
+                    tracing::info!(%session, branch = syncing.branch.as_str(), "session synced");
+                }
+            }
+        }
+        let Some(plan) = syncing.plan else {
+            let branch = syncing.branch.as_str().to_owned();
+            return Err(HistoryError::Busy { branch });
+        };
+        Ok(Synced {
+            branch: syncing.branch,
+            head: plan.head,
+            outcome: plan.outcome,
+            commit: syncing.commit,
+            done: syncing.done,
+            conflicts: plan.conflicts,
+            changed: plan.prepared.changed,
+        })
+    }
+}
+
+/// Whether it is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attempt {
+    /// Do it.
+    Real,
+    /// Only say what it would come to.
+    Trial,
+}
+
+impl Syncing<'_> {
+    /// Makes the plan for the image with this root, unless there is one for just that.
+    async fn plan(&mut self, root: Root) -> Result<Plan, HistoryError> {
+        let (gateway, scene) = (self.gateway, self.scene);
+        let stands = gateway.record_of(scene).await?.commit;
+        let found = gateway.store.reference(scene.workspace, &self.branch);
+        let head = found.await?.record.state.commit;
+        if let Some(plan) = &self.plan
+            && (plan.prepared.from, plan.stands, plan.head) == (root, stands, head)
+        {
+            return Ok(plan.clone());
+        }
+        let (outcome, prepared, conflicts) = self.outcome(root, stands, head).await?;
+        let plan = Plan {
+            stands,
+            head,
+            outcome,
+            conflicts,
+            prepared,
+        };
+        self.plan = Some(plan.clone());
+        Ok(plan)
+    }
+
+    async fn outcome(
+        &self,
+        root: Root,
+        stands: Option<CommitId>,
+        head: CommitId,
+    ) -> Result<(SyncOutcome, Prepared, Vec<Conflict>), HistoryError> {
+        let (gateway, scene) = (self.gateway, self.scene);
+        let (store, workspace) = (&gateway.store, scene.workspace);
+        if let Some(stands) = stands
+            && store.is_ancestor(workspace, head, stands).await?
+        {
+            let prepared = Prepared {
+                from: root,
+                root,
+                changed: ChangedPaths::default(),
+            };
+            return Ok((SyncOutcome::UpToDate, prepared, Vec::new()));
+        }
+        let theirs = root_of(&store.commit(workspace, head).await?.record.tree);
+        let stood = self.base(stands).await?;
+        let is_behind = match stands {
+            Some(stands) => store.is_ancestor(workspace, stands, head).await?,
+            None => true,
+        };
+        if is_behind && is_as(&scene.tree, (stood, root)).await? {
+            let made = gateway.make_as(scene, (root, theirs), Newcomers::Keep);
+            return Ok((SyncOutcome::FastForward, made.await?, Vec::new()));
+        }
+        let bases = match stands {
+            Some(stands) => store.merge_bases(workspace, stands, head).await?,
+            None => Vec::new(),
+        };
+        let sides = Pair {
+            ours: (root, stands.unwrap_or(head)),
+            theirs: (theirs, head),
+        };
+        let base = self.base(bases.first().copied()).await?;
+        let (merged, conflicts) = gateway.merge_roots(scene, base, sides, self.policy).await?;
+        let prepared = gateway.make_as(scene, (root, merged), Newcomers::Renew);
+        Ok((SyncOutcome::Merged, prepared.await?, conflicts))
+    }
+
+    /// The tree of a commit; the empty image without one.
+    async fn base(&self, commit: Option<CommitId>) -> Result<Root, HistoryError> {
+        let (store, workspace) = (&self.gateway.store, self.scene.workspace);
+        match commit {
+            Some(commit) => Ok(root_of(&store.commit(workspace, commit).await?.record.tree)),
+            None => {
+                // Whatever has no parent began with an empty workspace.
+                let config = store.workspace(workspace).await?.record;
+                Ok(empty_image(&self.scene.tree, &config).await?)
+            }
+        }
+    }
+
+    /// The merge of what the session had with its branch's commit.
+    async fn merge_commit(&self, plan: &Plan, ours: CommitId) -> Result<CommitId, HistoryError> {
+        let (gateway, scene) = (self.gateway, self.scene);
+        let (tree, root) = (&scene.tree, plan.prepared.root);
+        let stored = match self.policy {
+            Policy::KeepBoth => u64::try_from(plan.conflicts.len()).unwrap_or(u64::MAX),
+            Policy::Fail | Policy::Ours | Policy::Theirs => 0,
+        };
+        let record = &scene.session.record;
+        let new = NewCommit {
+            tree: node_of(root),
+            usage: usage(tree, root).await?,
+            parents: vec![ours, plan.head],
+            statistics: statistics(tree, &scene.hasher, Some(plan.prepared.from), root).await?,
+            conflicts: stored,
+            message: format!("Merge {} into the session", self.branch.as_str()),
+            provenance: Provenance {
+                agent: record.agent.clone(),
+                run: record.run.clone(),
+                session: Some(scene.session.id),
+                ..Provenance::default()
+            },
+        };
+        Ok(gateway.store.put_commit(scene.workspace, new).await?.id)
+    }
+}
+
+impl Change for Syncing<'_> {
+    async fn prepare(&mut self, root: Root) -> Result<bool, HistoryError> {
+        let plan = self.plan(root).await?;
+        if self.policy == Policy::Fail && !plan.conflicts.is_empty() {
+            return Err(HistoryError::SyncConflicts {
+                branch: self.branch.as_str().to_owned(),
+                conflicts: plan.conflicts,
+            });
+        }
+        Ok(plan.outcome != SyncOutcome::UpToDate)
+    }
+
+    async fn make(&mut self, root: Root) -> Result<Option<Target>, HistoryError> {
+        if !self.prepare(root).await? {
+            return Ok(None);
+        }
+        let plan = self.plan(root).await?;
+        let (gateway, scene) = (self.gateway, self.scene);
+        let before = gateway
+            .keep(scene, plan.stands, root, "Before a sync")
+            .await?
+            .id;
+        let after = match plan.outcome {
+            SyncOutcome::UpToDate => return Ok(None),
+            SyncOutcome::FastForward => plan.head,
+            SyncOutcome::Merged => self.merge_commit(&plan, before).await?,
+        };
+        let commits = Commits {
+            before,
+            after,
+            stands: Some(after),
+        };
+        let target = gateway
+            .target(scene, plan.stands, &plan.prepared, commits)
+            .await?;
+        self.commit = Some(after);
+        self.done = Some((before, target.exchange.operation));
+        Ok(Some(target))
+    }
+}

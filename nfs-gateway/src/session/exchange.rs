@@ -1,0 +1,293 @@
+//! Exchanging a session's image under its clients (`docs/design/0012-outside.md`).
+//!
+//! Calls that change something wait while the last changes are folded and the target is computed
+//! from them; all calls wait while the transaction runs. Then the image in memory is dropped.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use base::SessionId;
+use metadata::image::{Totals, Usage};
+use metadata::layers::{Base, Layers};
+use metadata::session::{Exchange, FlushBatch};
+use metadata::tree::Root;
+use tokio::sync::oneshot;
+
+use super::Session;
+use super::fold::For;
+use super::freeze::{ATTEMPTS_MAX, FreezeError};
+use super::state::State;
+use crate::history::HistoryError;
+use crate::wire::args::NfsCall;
+
+/// Who waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Held {
+    /// Nobody.
+    #[default]
+    Nobody,
+    /// Calls that change something.
+    Changes,
+    /// All calls: the image is being exchanged.
+    Everything,
+}
+
+impl Held {
+    pub(super) fn holds(self, call: &NfsCall<'_>) -> bool {
+        match self {
+            Self::Nobody => false,
+            Self::Changes => super::is_tracked(call),
+            Self::Everything => true,
+        }
+    }
+}
+
+/// What a session is to get.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    /// The tree that it was computed from.
+    pub(crate) from: Root,
+    /// What the new image uses.
+    pub(crate) usage: Usage,
+    /// The rest.
+    pub(crate) exchange: Exchange,
+}
+
+/// An exchange that waits for its flush, and who is told how it ended.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    target: Target,
+    tell: oneshot::Sender<Result<(), Unexchanged>>,
+}
+
+/// Why an image was not exchanged. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Unexchanged {
+    /// The session is not what the target was computed from.
+    Moved,
+    /// There is no room to write it.
+    NoSpace,
+}
+
+/// An exchange whose transaction runs.
+#[derive(Debug)]
+pub(super) struct TakenExchange {
+    root: Root,
+    tell: oneshot::Sender<Result<(), Unexchanged>>,
+}
+
+/// Holds calls up until it is dropped.
+struct Holding(Arc<Session>);
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        {
+            let mut state = self.0.lock();
+            if state.held != Held::Changes {
+                // Who gives up does not end the transaction: that lets the calls go on.
+                return;
+            }
+            state.held = Held::Nobody;
+        }
+        self.0.released.notify_waiters();
+    }
+}
+
+/// What makes an image another one.
+pub(crate) trait Change: Send {
+    /// Computes what the image with this root is to become, as far as can be done while clients go
+    /// on. `false` if there is nothing to do.
+    fn prepare(&mut self, root: Root) -> impl Future<Output = Result<bool, HistoryError>> + Send;
+
+    /// The target for the image with this root, which does not change meanwhile. `None` if there is
+    /// nothing to do.
+    fn make(
+        &mut self,
+        root: Root,
+    ) -> impl Future<Output = Result<Option<Target>, HistoryError>> + Send;
+}
+
+impl crate::gateway::Gateway {
+    /// Exchanges a session's image for what `change` makes of it. `false` if there was nothing to
+    /// do.
+    ///
+    /// The caller holds the chunk store. One exchange of a session runs at a time; others wait.
+    ///
+    /// # Cancellation
+    ///
+    /// Not cancel-safe: the image may or may not be exchanged.
+    pub(crate) async fn exchange(
+        self: &Arc<Self>,
+        id: SessionId,
+        change: &mut impl Change,
+    ) -> Result<bool, HistoryError> {
+        // Most of the work is done while clients go on.
+        let root = self.snapshot(id).await?;
+        if !change.prepare(root).await? {
+            return Ok(false);
+        }
+        // What an attempt of which nothing was heard was to make.
+        let mut attempted = None;
+        for _ in 0..ATTEMPTS_MAX {
+            let session = self.session(id).await.map_err(FreezeError::from)?;
+            let _one_at_a_time = session.exchanging.lock().await;
+            let Some(_holding) = session.hold().await else {
+                return Err(FreezeError::Unavailable.into());
+            };
+            if session.freeze().await?.is_none() {
+                self.forget(&session);
+                continue;
+            }
+            let Some(root) = session.fold(For::Sharing).await? else {
+                continue;
+            };
+            if attempted == Some(root) {
+                return Ok(true);
+            }
+            let Some(target) = change.make(root).await? else {
+                return Ok(false);
+            };
+            session.check_room(target.usage)?;
+            attempted = Some(target.exchange.root);
+            match session.exchange_now(target).await {
+                Some(Ok(())) => return Ok(true),
+                Some(Err(Unexchanged::NoSpace)) => return Err(FreezeError::NoSpace.into()),
+                // Judged anew: a commit may have been made meanwhile.
+                Some(Err(Unexchanged::Moved)) => {}
+                None => self.forget(&session),
+            }
+        }
+        Err(FreezeError::Unavailable.into())
+    }
+}
+
+impl Session {
+    /// `None` if others hold calls up for long.
+    async fn hold(self: &Arc<Self>) -> Option<Holding> {
+        // So that it stays in memory meanwhile.
+        self.last_used_ms
+            .store(self.shared.now_ms(), Ordering::Relaxed);
+        loop {
+            if !self.wait_for_release().await {
+                return None;
+            }
+            let mut state = self.lock();
+            if state.lost || state.held == Held::Nobody {
+                state.held = Held::Changes;
+                return Some(Holding(Arc::clone(self)));
+            }
+        }
+    }
+
+    /// The transaction of an exchange has ended: calls go on.
+    pub(super) fn exchange_done(
+        &self,
+        taken: TakenExchange,
+        totals: Totals,
+        result: Result<(), Unexchanged>,
+    ) {
+        {
+            let mut state = self.lock();
+            state.held = Held::Nobody;
+            if result.is_ok() {
+                self.shared.counters.exchanges.count();
+                state.durable_totals = totals;
+                state.exchanged(taken.root, totals);
+            }
+        }
+        self.released.notify_waiters();
+        self.flushed.notify_waiters();
+        self.written.notify_waiters();
+        // Nobody has to wait for it.
+        drop(taken.tell.send(result));
+    }
+
+    /// Waits until calls are not held up any more. `false` if that takes too long.
+    pub(super) async fn wait_for_release(&self) -> bool {
+        loop {
+            let released = self.released.notified();
+            let stalls = {
+                let state = self.lock();
+                if state.lost || state.held == Held::Nobody {
+                    return true;
+                }
+                state.stalls
+            };
+            released.await;
+            if self.lock().stalls != stalls {
+                return false;
+            }
+        }
+    }
+
+    /// Refuses an image beyond the quota, unless it takes less than the one that is there.
+    fn check_room(&self, usage: Usage) -> Result<(), HistoryError> {
+        let state = self.lock();
+        let (config, now) = (state.image.config(), state.image.usage());
+        let is_more = |new: u64, old: u64, max: u64| new > max && new > old;
+        if is_more(usage.bytes, now.bytes, config.bytes_max)
+            || is_more(usage.inodes, now.inodes, config.inodes_max)
+        {
+            return Err(HistoryError::OverQuota);
+        }
+        Ok(())
+    }
+
+    /// `None` if the session is lost.
+    async fn exchange_now(self: &Arc<Self>, target: Target) -> Option<Result<(), Unexchanged>> {
+        let done = {
+            let mut state = self.lock();
+            if state.lost {
+                return None;
+            }
+            let (tell, done) = oneshot::channel();
+            state.exchange = Some(Wanted { target, tell });
+            self.kick_flush(&mut state);
+            done
+        };
+        done.await.ok()
+    }
+}
+
+impl State {
+    /// The flush that makes the exchange that is wanted, if the image is as it was when the target
+    /// was computed; else says so.
+    pub(super) fn take_exchange(&mut self) -> Option<(FlushBatch, TakenExchange)> {
+        let wanted = self.exchange.take()?;
+        let is_as_it_was = self.image.is_clean()
+            && self.open_is_empty
+            && self.layers.frozen().is_empty()
+            && self.layers.base().root() == Some(wanted.target.from);
+        if is_as_it_was {
+            self.held = Held::Everything;
+            let Wanted { target, tell } = wanted;
+            let root = target.exchange.root;
+            let batch = FlushBatch {
+                totals: Totals {
+                    usage: target.usage,
+                    numbers: self.durable_totals.numbers,
+                },
+                forgotten: self.calls.take_forgotten(),
+                exchange: Some(Box::new(target.exchange)),
+                ..FlushBatch::default()
+            };
+            return Some((batch, TakenExchange { root, tell }));
+        }
+        // Nobody has to wait for it.
+        drop(wanted.tell.send(Err(Unexchanged::Moved)));
+        None
+    }
+
+    /// The image is another one from here on.
+    fn exchanged(&mut self, root: Root, totals: Totals) {
+        let base = Base::Tree {
+            tree: self.layers.base().tree().clone(),
+            root,
+        };
+        self.layers = Arc::new(Layers::new(self.layers.open(), Vec::new(), base));
+        self.open_is_empty = true;
+        self.image.replace(totals);
+        // What was begun before is begun anew.
+        self.generation += 1;
+    }
+}

@@ -1,0 +1,406 @@
+//! Restores and syncs of a live session, with faults, kills and other calls beside them
+//! (docs/design/0012-outside.md, invariants 1 to 3).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::{CommitId, InodeId, SessionId, TenantId};
+use bytes::Bytes;
+use metadata::FsError;
+use metadata::check::{CheckOptions, check};
+use metadata::kv::faulty::FaultRates;
+use metadata::merge::Policy;
+use metadata::record::changed::ChangedPaths;
+use nfs_gateway::{About, Attempt, ChunkTrees, GatewayOptions, HistoryError};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use system_tests::subject::{Answer, Op};
+use tokio::sync::oneshot;
+
+use crate::client::Mishap;
+use crate::rig::{Mishaps, Rig};
+use crate::server::Setting;
+use crate::slow_kv::Pace;
+use crate::steps::{create, lookup, remove, root, write};
+
+const TENANT: TenantId = TenantId::DEFAULT;
+
+/// Seeds of each test.
+const SEEDS: u64 = 40;
+
+/// Files that a client makes meanwhile, at most.
+const FILES_MAX: usize = 24;
+
+const OLD: [u8; 6000] = [1; 6000];
+const NEW: [u8; 9000] = [2; 9000];
+
+/// What happened in a test, so that one in which nothing did fails.
+#[derive(Debug, Default)]
+struct Tally {
+    done: u32,
+    failed: u32,
+    killed_before: u32,
+    killed_after: u32,
+    /// Files of the client that the exchange took, and that came after it.
+    taken: u32,
+    kept: u32,
+}
+
+struct World {
+    rig: Rig,
+    rng: ChaCha8Rng,
+    /// Files that were made meanwhile: the name and, if its data was answered for, the inode.
+    made: Vec<(String, Option<InodeId>)>,
+    killed: bool,
+}
+
+type Outcome = oneshot::Receiver<Result<(), HistoryError>>;
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let setting = Setting {
+            block_bytes: [4096, 64 << 10][rng.random_range(0..2)],
+            gateway: GatewayOptions {
+                session_memory_bytes: [1 << 10, 256 << 20][rng.random_range(0..2)],
+                ..GatewayOptions::default()
+            },
+            ..Setting::default()
+        };
+        Self {
+            rig: Rig::new(setting, seed),
+            rng,
+            made: Vec::new(),
+            killed: false,
+        }
+    }
+
+    fn file(&mut self, name: &str, content: &[u8], stable: bool) -> InodeId {
+        let file = match self.find(name) {
+            Some(file) => file,
+            None => self.rig.made(create(name)),
+        };
+        self.rig.good(write(file, 0, content, stable));
+        file
+    }
+
+    fn find(&mut self, name: &str) -> Option<InodeId> {
+        let reply = self.rig.call(&root(lookup(name))).unwrap();
+        match reply.answer {
+            Answer::Found(Ok(found)) => Some(found.object.inode),
+            Answer::Found(Err(FsError::NotFound)) => None,
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+
+    fn content(&mut self, name: &str) -> Option<Bytes> {
+        let file = self.find(name)?;
+        Some(self.rig.content(file))
+    }
+
+    fn checkpoint(&mut self) -> CommitId {
+        let gateway = Arc::clone(self.rig.server.gateway());
+        let session = self.rig.server.session;
+        let done = self
+            .rig
+            .server
+            .run(async { gateway.checkpoint(TENANT, session, About::default()).await });
+        done.unwrap().commit.id
+    }
+
+    fn publish(&mut self) {
+        let gateway = Arc::clone(self.rig.server.gateway());
+        let session = self.rig.server.session;
+        let done = self.rig.server.run(async {
+            let about = About::default();
+            gateway
+                .publish(TENANT, session, about, None, Policy::Fail)
+                .await
+        });
+        done.unwrap();
+    }
+
+    fn go_to(&mut self, session: SessionId) {
+        let keys = self.rig.server.handle_keys();
+        self.rig.server.session = session;
+        self.rig.handles.move_to(session, &keys);
+    }
+
+    /// Begins something that changes the session from outside.
+    fn begin<F>(&mut self, work: F) -> Outcome
+    where
+        F: Future<Output = Result<(), HistoryError>> + Send + 'static,
+    {
+        let (tell, outcome) = oneshot::channel();
+        self.rig.server.run(async {
+            base::Tasks::new().spawn(async move { drop(tell.send(work.await)) });
+        });
+        outcome
+    }
+
+    /// Makes files beside it; the server dies in one of the calls, or not.
+    fn meanwhile(&mut self) {
+        self.rig.server.set_faults(
+            FaultRates {
+                conflict: 30,
+                too_old: 5,
+                unavailable: 3,
+                unknown_applied: 40,
+                unknown_not_applied: 40,
+                unknown_late: 30,
+            },
+            Pace {
+                read_ms_max: 2,
+                commit_ms_max: 8,
+            },
+        );
+        let dies_at = self.rng.random_range(0..FILES_MAX * 2);
+        for number in 0..FILES_MAX {
+            let name = format!("n{number}");
+            let mut mishaps = Mishaps::new();
+            if number == dies_at {
+                let after = Duration::from_millis(self.rng.random_range(0..30));
+                mishaps.push_back((after, Mishap::Kill));
+                self.killed = true;
+            }
+            let call = root(create(&name));
+            let answer = self
+                .rig
+                .call_all(&[call], mishaps)
+                .unwrap()
+                .remove(0)
+                .answer;
+            let Answer::Created(Ok(created)) = answer else {
+                panic!("{name}: {answer:?}");
+            };
+            let file = created.object.inode;
+            let stable = self.rng.random_ratio(1, 2);
+            let call = root(write(file, 0, name.as_bytes(), stable));
+            let answer = self.rig.call(&call).unwrap().answer;
+            let is_written = match answer.error() {
+                None => stable,
+                // It is gone, and was never answered for.
+                Some(FsError::Stale) => false,
+                Some(error) => panic!("{name}: {error}"),
+            };
+            self.made.push((name, is_written.then_some(file)));
+        }
+    }
+
+    /// How it ended; `None` if the server died meanwhile.
+    fn end(&mut self, outcome: Outcome) -> Option<Result<(), HistoryError>> {
+        let server = &self.rig.server;
+        server.set_faults(FaultRates::default(), Pace::default());
+        if self.killed {
+            return None;
+        }
+        Some(server.run(outcome).unwrap())
+    }
+
+    /// Checks what is true however it ended, twice: in memory, and as it is stored.
+    fn check(&mut self, of: &str, look: impl Fn(&mut Self, &str)) {
+        look(self, of);
+        // So that nothing is only buffered.
+        let gateway = Arc::clone(self.rig.server.gateway());
+        let session = self.rig.server.session;
+        let frozen = self.rig.server.run(async { gateway.freeze(session).await });
+        frozen.unwrap();
+        self.rig.restart();
+        look(self, &format!("{of}, after a restart"));
+        let kv = self.rig.server.memory.clone();
+        let trees = ChunkTrees::new(self.rig.server.chunks.clone(), 1 << 20);
+        let options = CheckOptions {
+            trees: Some(&trees),
+            chunk_exists: None,
+            progress: None,
+        };
+        let report = self.rig.server.run(async { check(&kv, options).await });
+        let report = report.unwrap();
+        assert!(report.is_clean(), "{of}: {:?}", report.problems);
+    }
+
+    /// Which files of the client are there; their content is what was answered for.
+    fn files(&mut self, of: &str) -> Vec<bool> {
+        let made = self.made.clone();
+        let mut there = Vec::new();
+        for (name, written) in made {
+            let content = self.content(&name);
+            if let (Some(content), Some(_)) = (&content, written) {
+                assert_eq!(content, name.as_bytes(), "{of}: {name}");
+            }
+            there.push(content.is_some());
+        }
+        there
+    }
+
+    /// What changed from outside, if anything did.
+    fn changed(&mut self) -> Option<Vec<Vec<u8>>> {
+        let gateway = Arc::clone(self.rig.server.gateway());
+        let session = self.rig.server.session;
+        let changed = self
+            .rig
+            .server
+            .run(async { gateway.changed(TENANT, session).await.unwrap() });
+        changed.position?;
+        match changed.paths {
+            ChangedPaths::These(paths) => Some(paths),
+            ChangedPaths::Everything => panic!("it is little"),
+        }
+    }
+}
+
+/// A restore takes place as a whole or not at all. What the client was promised is before it, or
+/// after it and there.
+#[test]
+fn a_restore_is_whole_and_loses_nothing_of_others() {
+    let mut tally = Tally::default();
+    for seed in 0..SEEDS {
+        let of = format!("seed {seed}");
+        let mut world = World::new(seed);
+        world.file("edited", &OLD, true);
+        world.file("removed", &OLD, true);
+        let commit = world.checkpoint();
+        world.file("edited", &NEW, false);
+        world.rig.good(remove("removed"));
+        world.file("added", &NEW, false);
+        let gateway = Arc::clone(world.rig.server.gateway());
+        let session = world.rig.server.session;
+        let outcome = world.begin(async move {
+            let version = commit.to_string();
+            let done = gateway.restore(TENANT, session, &version, &[]).await;
+            done.map(drop)
+        });
+        world.meanwhile();
+        let ended = world.end(outcome);
+        let restored = world.find("added").is_none();
+        world.check(&of, |world, of| {
+            let edited = world.content("edited").unwrap();
+            let removed = world.content("removed");
+            let there = world.files(of);
+            if restored {
+                assert_eq!(edited[..], OLD, "{of}");
+                assert_eq!(removed.as_deref(), Some(&OLD[..]), "{of}");
+                assert_eq!(world.find("added"), None, "{of}");
+                assert!(there.is_sorted(), "{of}: {there:?}");
+                let changed = world.changed().unwrap();
+                for path in ["edited", "removed", "added"] {
+                    assert!(
+                        changed.contains(&path.as_bytes().to_vec()),
+                        "{of}: {changed:?}"
+                    );
+                }
+            } else {
+                // Unstable data may fall back with a kill, as a whole.
+                assert!(edited[..] == NEW || world.killed, "{of}");
+                assert_eq!(removed, None, "{of}");
+                assert!(there.iter().all(|there| *there), "{of}: {there:?}");
+                assert_eq!(world.changed(), None, "{of}");
+            }
+        });
+        match (&ended, restored) {
+            (Some(Ok(())), true) => tally.done += 1,
+            (Some(Ok(())), false) => panic!("{of}: it was said to be restored"),
+            (Some(Err(_)), _) => tally.failed += 1,
+            (None, true) => tally.killed_after += 1,
+            (None, false) => tally.killed_before += 1,
+        }
+        if restored {
+            for there in world.files(&of) {
+                *(if there {
+                    &mut tally.kept
+                } else {
+                    &mut tally.taken
+                }) += 1;
+            }
+        }
+    }
+    let enough = tally.done > 10 && tally.killed_before > 2 && tally.killed_after > 2;
+    assert!(enough && tally.taken > 20 && tally.kept > 20, "{tally:?}");
+}
+
+/// A sync takes place as a whole or not at all, and nothing of the session is lost either way.
+#[test]
+fn a_sync_is_whole_and_loses_nothing() {
+    let mut tally = Tally::default();
+    for seed in 0..SEEDS {
+        let of = format!("seed {seed}");
+        let mut world = World::new(1000 + seed);
+        world.file("shared", &OLD, true);
+        world.publish();
+        let session = world.rig.server.session;
+        world.rig.fork(false).unwrap();
+        world.file("shared", &NEW, true);
+        world.file("theirs", &NEW, true);
+        world.publish();
+        world.go_to(session);
+        world.file("ours", &NEW, true);
+        let gateway = Arc::clone(world.rig.server.gateway());
+        let outcome = world.begin(async move {
+            let done = gateway.sync(TENANT, session, Policy::Fail, Attempt::Real);
+            done.await.map(drop)
+        });
+        world.meanwhile();
+        let ended = world.end(outcome);
+        let synced = world.find("theirs").is_some();
+        world.check(&of, |world, of| {
+            let shared = world.content("shared").unwrap();
+            let theirs = world.content("theirs");
+            let (expected, brought) = match synced {
+                true => (&NEW[..], Some(&NEW[..])),
+                false => (&OLD[..], None),
+            };
+            assert_eq!(shared[..], *expected, "{of}");
+            assert_eq!(theirs.as_deref(), brought, "{of}");
+            assert_eq!(world.content("ours").unwrap()[..], NEW, "{of}");
+            let there = world.files(of);
+            assert!(there.iter().all(|there| *there), "{of}: {there:?}");
+            assert_eq!(world.changed().is_some(), synced, "{of}");
+        });
+        match (&ended, synced) {
+            (Some(Ok(())), true) => tally.done += 1,
+            (Some(Ok(())), false) => panic!("{of}: it was said to be synced"),
+            (Some(Err(_)), _) => tally.failed += 1,
+            (None, true) => tally.killed_after += 1,
+            (None, false) => tally.killed_before += 1,
+        }
+        // Whatever happened, what is left of it does not stand in the way.
+        world.publish();
+        assert!(world.find("theirs").is_some() == synced, "{of}");
+    }
+    let enough = tally.done > 10 && tally.killed_before > 2 && tally.killed_after > 2;
+    assert!(enough, "{tally:?}");
+}
+
+/// A session that is set back while its owner is another gateway is fenced like any other.
+#[test]
+fn an_exchange_is_fenced() {
+    let mut world = World::new(5);
+    world.file("f", &OLD, true);
+    let commit = world.checkpoint();
+    world.file("f", &NEW, true);
+    let first = Arc::clone(world.rig.server.gateway());
+    let session = world.rig.server.session;
+    // The second gateway takes the session over with the next call.
+    world.rig.hand_over();
+    assert_eq!(world.content("f").unwrap()[..], NEW);
+    world.file("g", &NEW, true);
+    let version = commit.to_string();
+    let done = world
+        .rig
+        .server
+        .run(async { first.restore(TENANT, session, &version, &[]).await });
+    assert!(done.unwrap().done.is_some());
+    // The first took it back to do so. The second notices, and shows what is there.
+    assert_eq!(world.content("f").unwrap()[..], OLD);
+    assert_eq!(world.find("g"), None);
+    assert!(matches!(
+        world
+            .rig
+            .call(&root(Op::Getattr {
+                inode: InodeId::ROOT
+            }))
+            .unwrap()
+            .answer,
+        Answer::Attributes(Ok(_))
+    ));
+}
