@@ -7,7 +7,7 @@ use chunkstore::Domain;
 use metadata::compare::statistics;
 use metadata::merge::{MergeInput, MergeOptions, Pair, Policy, ShortId, TreeView, merge};
 use metadata::record::commit::Provenance;
-use metadata::record::conflict::Conflict;
+use metadata::record::conflict::{Conflict, Sources};
 use metadata::record::reference::RefName;
 use metadata::session::empty_image;
 use metadata::store::{CommitInfo, NewCommit};
@@ -87,6 +87,11 @@ impl Gateway {
             labels: Pair {
                 ours: label(head),
                 theirs: label(theirs.id),
+            },
+            sources: Sources {
+                base: bases.first().copied(),
+                ours: Some(head),
+                theirs: Some(theirs.id),
             },
             unite_execute_bits: false,
         };
