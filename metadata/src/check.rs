@@ -25,7 +25,7 @@ use base::{ChunkId, DomainId, SessionId, WorkspaceId};
 
 use crate::image::{InodeNumbers, Usage};
 use crate::kv::{Kv, KvError};
-use crate::tree::{Counters, Root, Trees};
+use crate::tree::{Root, Trees};
 use reader::Reader;
 
 /// Says whether a chunk is stored.
@@ -60,7 +60,7 @@ struct Checker<'a> {
     /// What each session may still give out: no two may overlap.
     numbers: Vec<(WorkspaceId, InodeNumbers, SessionId)>,
     /// Trees that have been read, and what they hold.
-    trees: HashMap<(WorkspaceId, Root), Result<Counters, String>>,
+    trees: HashMap<(WorkspaceId, Root), Result<trees::Verified, String>>,
     /// Trees that have been read as images without anything over them, and what these use.
     images: HashMap<(WorkspaceId, Root), Usage>,
 }

@@ -13,6 +13,14 @@ use crate::record::commit::CommitRecord;
 use crate::record::workspace::{TenantRecord, WorkspaceRecord};
 use crate::tree::{Counters, Root, Tree, TreeKeys};
 
+/// What a sound tree holds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Verified {
+    counters: Counters,
+    /// Records of conflicts.
+    conflicts: u64,
+}
+
 impl Checker<'_> {
     /// That every node of a tree is there, right, and where the content puts it, and that the keys
     /// are those of an image. What the tree holds, or `None` if it was told what is wrong. Each tree is
@@ -22,7 +30,7 @@ impl Checker<'_> {
         of: Of,
         workspace: WorkspaceId,
         (tree, root): (&Tree, Root),
-    ) -> Option<Counters> {
+    ) -> Option<Verified> {
         let known = self.trees.get(&(workspace, root)).cloned();
         let checked = match known {
             Some(checked) => checked,
@@ -51,9 +59,19 @@ impl Checker<'_> {
         };
         let root = Root::from_bytes(*commit.tree.as_bytes());
         let checked = self.check_tree(of, workspace, (&tree, root)).await;
-        let Some(counters) = checked else {
+        let Some(Verified {
+            counters,
+            conflicts,
+        }) = checked
+        else {
             return Ok(());
         };
+        if conflicts != commit.conflicts {
+            let said = commit.conflicts;
+            let what =
+                format!("says that its image holds {said} conflicts, but it holds {conflicts}");
+            self.report.add(of.to_string(), what, Remedy::Store);
+        }
         let uses = Usage {
             bytes: counters.bytes,
             // The root directory does not count.
@@ -100,16 +118,23 @@ impl Checker<'_> {
 }
 
 /// What a tree holds, or what is wrong with it.
-async fn verify(tree: &Tree, root: Root) -> Result<Counters, String> {
-    let mut foreign = None;
+async fn verify(tree: &Tree, root: Root) -> Result<Verified, String> {
+    let (mut foreign, mut conflicts) = (None, 0);
     let verified = tree.verify_each(root, |key, _| {
         let what = match keys::decode(key) {
             Ok(ImageKey::Cut { .. }) => "belongs into a layer".to_owned(),
-            Ok(_) => return,
+            Ok(key) => {
+                conflicts += u64::from(matches!(key, ImageKey::Conflict(_)));
+                return;
+            }
             Err(error) => error.to_string(),
         };
         foreign.get_or_insert_with(|| format!("tree holds key {}: {what}", key.escape_ascii()));
     });
     let counters = verified.await.map_err(|error| error.to_string())?;
-    foreign.map_or(Ok(counters), Err)
+    let verified = Verified {
+        counters,
+        conflicts,
+    };
+    foreign.map_or(Ok(verified), Err)
 }

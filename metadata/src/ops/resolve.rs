@@ -164,7 +164,9 @@ pub fn making_room(conflict: &Conflict, take: Take) -> Option<(InodeId, Side)> {
 /// None but misses.
 pub fn locate(image: &mut Image, conflict: &Conflict) -> OpResult<Located> {
     let mut located = Located::default();
-    if let Some((spot, _)) = find(image, &conflict.place)? {
+    if conflict.place.inode == InodeId::ROOT {
+        located.path = Some(Vec::new());
+    } else if let Some((spot, _)) = find(image, &conflict.place)? {
         located.path = path_of(image, &spot)?;
     }
     if let Some(aside) = &conflict.aside
