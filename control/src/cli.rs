@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::cli_conflicts::ConflictsCommand;
 use crate::cli_history::{
     CheckpointArgs, DiffArgs, LogArgs, OpCommand, PublishArgs, RefCommand, ShowArgs,
 };
@@ -45,6 +46,9 @@ pub enum Command {
     Show(ShowArgs),
     /// Show which files differ between two versions.
     Diff(DiffArgs),
+    /// List and resolve conflicts that merges have left, and foretell them.
+    #[command(subcommand)]
+    Conflicts(ConflictsCommand),
     /// List, make, remove and protect branches and tags.
     #[command(subcommand)]
     Ref(RefCommand),

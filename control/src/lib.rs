@@ -2,10 +2,12 @@
 
 pub mod api;
 pub mod cli;
+pub mod cli_conflicts;
 pub mod cli_history;
 pub mod client;
 mod collector;
 mod commands;
+pub mod conflicts;
 pub mod data_dir;
 mod expiry;
 pub mod failure;

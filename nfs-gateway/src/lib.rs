@@ -28,7 +28,10 @@ pub use counters::{Counter, Gauge, TransportCounters};
 pub use gate::Gate;
 pub use gateway::{Engines, Gateway, GatewayOptions};
 pub use handle::{FileHandle, HANDLE_BYTES, HandleKey, HandleKeys, SignedHandle, Stale};
-pub use history::{About, Checkpoint, HistoryError, Outcome, Published};
+pub use history::{
+    About, Carried, Checkpoint, Clashes, HistoryError, ListedConflict, Outcome, Plan, Published,
+    ResolveError, Resolved, SessionConflicts, Which,
+};
 pub use metrics::GatewayCounters;
 pub use nodes::{ChunkNodes, ChunkTrees};
 pub use server::{Server, ServerLimits, Service};

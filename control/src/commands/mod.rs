@@ -1,6 +1,7 @@
 //! What each command does.
 
 mod check;
+mod conflicts;
 mod gc;
 mod history;
 mod keys;
@@ -24,6 +25,7 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Log(args) => history::log(&args, json),
         Command::Show(args) => history::show(&args, json),
         Command::Diff(args) => history::diff(&args, json),
+        Command::Conflicts(command) => conflicts::run(command, json),
         Command::Ref(command) => history::refs(command, json),
         Command::Op(command) => history::operations(command, json),
         Command::Mount(mount) => mount::run(&mount, json),

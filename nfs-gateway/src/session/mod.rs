@@ -10,6 +10,7 @@
 //! chunk store counts holds. Letting go of it settles the account with the gateway's budget
 //! (`state.rs`).
 
+mod changing;
 mod flush;
 mod fold;
 mod freeze;
@@ -43,6 +44,7 @@ use crate::wire::reply::{Payload, Reply};
 use crate::wire::results::{self, ReadOk};
 use crate::wire::rpc::{self, Call, Credential};
 
+pub(crate) use changing::ChangeError;
 pub use freeze::{ForkError, FreezeError};
 use loading::Loaders;
 use replies::{Arrival, CallKey, Calls};
@@ -71,6 +73,8 @@ pub(crate) struct Session {
     loaders: Loaders,
     /// Held while layers are folded.
     folding: tokio::sync::Mutex<()>,
+    /// Held while a conflict is resolved.
+    pub(crate) resolving: tokio::sync::Mutex<()>,
     /// Told when a write-back ends.
     written: tokio::sync::Notify,
     /// Told when a flush ends.
@@ -172,6 +176,7 @@ impl Session {
             state: Mutex::new(state),
             loaders: Loaders::new(),
             folding: tokio::sync::Mutex::new(()),
+            resolving: tokio::sync::Mutex::new(()),
             written: tokio::sync::Notify::new(),
             flushed: tokio::sync::Notify::new(),
             last_used_ms: AtomicU64::new(0),

@@ -18,7 +18,7 @@ use crate::procedures::stable_reply;
 use crate::wire::reply::Payload;
 
 /// Loads for one call, at most: far more than the largest file or directory needs.
-const LOADS_MAX: u32 = 1_000_000;
+pub(super) const LOADS_MAX: u32 = 1_000_000;
 
 /// How long a call waits for a store that fails, before the connection is closed so that the
 /// client asks again.
@@ -166,7 +166,7 @@ impl Session {
         self.lock().stalls == stalls
     }
 
-    async fn load_all(self: &Arc<Self>, misses: &[Miss]) -> Result<(), Stop> {
+    pub(super) async fn load_all(self: &Arc<Self>, misses: &[Miss]) -> Result<(), Stop> {
         for miss in misses {
             let began = self.shared.clock.monotonic();
             while let Err(error) = self.load_one(*miss).await {
