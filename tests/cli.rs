@@ -4,169 +4,22 @@
 //! is tested beside the crate `control`.
 
 #[cfg(test)]
+#[path = "support/server.rs"]
+mod server;
+
+#[cfg(test)]
 mod tests {
-    use std::io::{BufRead, BufReader};
-    use std::path::{Path, PathBuf};
-    use std::process::{Child, Command, Stdio};
+    use std::process::Command;
     use std::time::Duration;
 
-    use nfs3_client::tokio::{TokioConnector, TokioIo};
-    use nfs3_client::{ConnectError, MountError, Nfs3Connection, Nfs3ConnectionBuilder};
-    use nfs3_types::nfs3::{
-        CREATE3args, GETATTR3args, Nfs3Option, Nfs3Result, READ3args, WRITE3args, createhow3,
-        diropargs3, filename3, nfs_fh3, nfsstat3, sattr3, stable_how,
-    };
-    use nfs3_types::xdr_codec::Opaque;
+    use nfs3_types::nfs3::{GETATTR3args, Nfs3Result, nfsstat3};
     use serde_json::{Value, json};
-    use tokio::net::TcpStream;
+
+    use crate::server::{Mount, Server, binary, create, path_of, read, write};
 
     /// Looks at something that comes by itself, each [`LOOK_PAUSE`] apart.
     const LOOKS_MAX: usize = 300;
     const LOOK_PAUSE: Duration = Duration::from_millis(100);
-
-    type Mount = Nfs3Connection<TokioIo<TcpStream>>;
-
-    fn binary() -> PathBuf {
-        let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/release/holdfast");
-        let binary = std::env::var_os("HOLDFAST_BIN").map_or(built, PathBuf::from);
-        assert!(
-            binary.exists(),
-            "build it first: cargo build --release ({})",
-            binary.display()
-        );
-        binary
-    }
-
-    struct Server {
-        child: Child,
-        ready: Value,
-    }
-
-    impl Drop for Server {
-        fn drop(&mut self) {
-            // Has ended already in most tests.
-            drop(self.child.kill());
-            drop(self.child.wait());
-        }
-    }
-
-    impl Server {
-        /// Starts it; `nfs` is the NFS address, port 0 for any.
-        fn start(dir: &Path, nfs: &str) -> Self {
-            let mut command = Command::new(binary());
-            for (name, _) in std::env::vars() {
-                if name.starts_with("HOLDFAST_") {
-                    command.env_remove(name);
-                }
-            }
-            let mut child = command
-                .args(["up", "--json", "--log", "warn", "--data-dir"])
-                .arg(dir)
-                .args(["--listen", nfs, "--api-listen", "127.0.0.1:0"])
-                .stdout(Stdio::piped())
-                .spawn()
-                .unwrap();
-            let mut line = String::new();
-            BufReader::new(child.stdout.take().unwrap())
-                .read_line(&mut line)
-                .unwrap();
-            let ready = serde_json::from_str(&line).unwrap();
-            Self { child, ready }
-        }
-
-        fn text(&self, field: &str) -> &str {
-            self.ready[field].as_str().unwrap()
-        }
-
-        /// Calls the API; gives status and answer.
-        fn call(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
-            let request = ureq::http::Request::builder()
-                .method(method)
-                .uri(format!("http://{}{path}", self.text("api_address")))
-                .header(
-                    "authorization",
-                    format!("Bearer {}", self.text("api_token")),
-                )
-                .header("content-type", "application/json")
-                .body(serde_json::to_vec(body).unwrap())
-                .unwrap();
-            let config = ureq::Agent::config_builder().http_status_as_error(false);
-            let agent: ureq::Agent = config.build().into();
-            let mut response = agent.run(request).unwrap();
-            let text = response.body_mut().read_to_string().unwrap();
-            let answer = serde_json::from_str(&text).unwrap_or(Value::Null);
-            (response.status().as_u16(), answer)
-        }
-
-        /// Makes something; gives its description.
-        fn make(&self, path: &str, body: &Value) -> Value {
-            let (status, made) = self.call("POST", path, body);
-            assert_eq!(status, 201, "{path}: {made}");
-            made
-        }
-
-        async fn mount(&self, path: &str) -> Result<Mount, ConnectError> {
-            let (host, port) = self.text("nfs_address").split_once(':').unwrap();
-            let port = port.parse().unwrap();
-            Nfs3ConnectionBuilder::new(TokioConnector, host, path)
-                .connect_from_privileged_port(false)
-                .mount_port(port)
-                .nfs3_port(port)
-                .mount()
-                .await
-        }
-
-        /// Why `path` cannot be mounted.
-        async fn refusal(&self, path: &str) -> String {
-            match self.mount(path).await {
-                Err(ConnectError::Mount(MountError::Denied(why))) => format!("{why:?}"),
-                Err(other) => panic!("{path}: {other}"),
-                Ok(_) => panic!("{path} is mounted"),
-            }
-        }
-    }
-
-    fn path_of(made: &Value) -> &str {
-        made["mount_path"].as_str().unwrap()
-    }
-
-    async fn create(mount: &mut Mount, name: &[u8]) -> Result<nfs_fh3, nfsstat3> {
-        let args = CREATE3args {
-            where_: diropargs3 {
-                dir: mount.root_nfs_fh3(),
-                name: filename3(Opaque::borrowed(name)),
-            },
-            how: createhow3::GUARDED(sattr3::default()),
-        };
-        match mount.create(&args).await.unwrap() {
-            Nfs3Result::Ok(made) => match made.obj {
-                Nfs3Option::Some(handle) => Ok(handle),
-                Nfs3Option::None => panic!("no handle"),
-            },
-            Nfs3Result::Err((status, _)) => Err(status),
-        }
-    }
-
-    async fn write(mount: &mut Mount, file: &nfs_fh3, data: &[u8]) {
-        let args = WRITE3args {
-            file: file.clone(),
-            offset: 0,
-            count: u32::try_from(data.len()).unwrap(),
-            stable: stable_how::FILE_SYNC,
-            data: Opaque::borrowed(data),
-        };
-        let done = mount.write(&args).await.unwrap().unwrap();
-        assert_eq!(done.committed, stable_how::FILE_SYNC);
-    }
-
-    async fn read(mount: &mut Mount, file: &nfs_fh3) -> Vec<u8> {
-        let args = READ3args {
-            file: file.clone(),
-            offset: 0,
-            count: 1 << 20,
-        };
-        mount.read(&args).await.unwrap().unwrap().data.to_vec()
-    }
 
     /// What a GETATTR of the root says, `None` if it is well.
     async fn root_status(mount: &mut Mount) -> Option<nfsstat3> {
@@ -187,8 +40,7 @@ mod tests {
         let large: Vec<u8> = (0..700_000_u32).map(|at| at.to_le_bytes()[1]).collect();
         let file = create(&mut mount, b"large").await.unwrap();
         write(&mut mount, &file, &large).await;
-        server.child.kill().unwrap();
-        server.child.wait().unwrap();
+        server.kill();
 
         // The clients' mounts name the port.
         let again = Server::start(root.path(), server.text("nfs_address"));
@@ -268,8 +120,7 @@ mod tests {
         assert_eq!(rotate().status.code(), Some(3));
         let (root_handle, mut server) = (mount.root_nfs_fh3(), server);
         for stale in [None, Some(nfsstat3::NFS3ERR_STALE)] {
-            server.child.kill().unwrap();
-            server.child.wait().unwrap();
+            server.kill();
             let rotated = rotate();
             assert!(rotated.status.success(), "{rotated:?}");
             server = Server::start(root.path(), &address);

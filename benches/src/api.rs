@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use serde::Deserialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_json::Value;
 
 use crate::Error;
 
-/// How long an answer is waited for.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long an answer is waited for: a first publish reads everything that was created.
+const PATIENCE: Duration = Duration::from_secs(900);
 
 /// Longest answer taken, in bytes.
 const ANSWER_BYTES_MAX: u64 = 64 * 1024;
@@ -29,6 +31,12 @@ pub struct Session {
     pub mount_path: String,
 }
 
+/// What of a publish is of interest here.
+#[derive(Debug, Deserialize)]
+struct Published {
+    outcome: String,
+}
+
 impl Api {
     /// The API at `base`, such as `http://127.0.0.1:8080`, used with `token`.
     #[must_use]
@@ -44,19 +52,56 @@ impl Api {
         }
     }
 
+    /// Makes a workspace.
+    ///
+    /// # Errors
+    ///
+    /// If the API refuses, does not answer, or answers with something else.
+    pub fn create_workspace(&self, name: &str) -> Result<(), Error> {
+        let asked = serde_json::json!({ "name": name });
+        self.post::<IgnoredAny>("/v1/workspaces", &asked).map(drop)
+    }
+
     /// Opens a session of a workspace.
     ///
     /// # Errors
     ///
     /// If the API refuses, does not answer, or answers with something else.
     pub fn open_session(&self, workspace: &str) -> Result<Session, Error> {
-        let url = format!("{}/v1/sessions", self.base);
-        let failed = |why: String| Error::Setup(format!("open a session at {url}: {why}"));
+        let asked = serde_json::json!({ "workspace": workspace });
+        self.post("/v1/sessions", &asked)
+    }
+
+    /// Forks a session.
+    ///
+    /// # Errors
+    ///
+    /// If the API refuses, does not answer, or answers with something else.
+    pub fn fork(&self, session: &str) -> Result<Session, Error> {
+        let path = format!("/v1/sessions/{session}/fork");
+        self.post(&path, &serde_json::json!({}))
+    }
+
+    /// Publishes a session to its branch; clashes fail. Tells how the branch got there.
+    ///
+    /// # Errors
+    ///
+    /// If the API refuses, does not answer, or answers with something else.
+    pub fn publish(&self, session: &str) -> Result<String, Error> {
+        let path = format!("/v1/sessions/{session}/publish");
+        let asked = serde_json::json!({ "policy": "fail" });
+        let published: Published = self.post(&path, &asked)?;
+        Ok(published.outcome)
+    }
+
+    fn post<T: DeserializeOwned>(&self, path: &str, asked: &Value) -> Result<T, Error> {
+        let url = format!("{}{path}", self.base);
+        let failed = |why: String| Error::Setup(format!("POST {url}: {why}"));
         let mut answer = self
             .agent
             .post(&url)
             .header("authorization", &self.authorization)
-            .send_json(serde_json::json!({ "workspace": workspace }))
+            .send_json(asked)
             .map_err(|error| failed(error.to_string()))?;
         let status = answer.status();
         let body = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX);

@@ -93,6 +93,8 @@ pub(crate) fn file_number(name: &[u8]) -> Option<usize> {
 pub struct CreateMany {
     directory: Handle,
     ticket: Ticket,
+    /// Number of the first file.
+    first: usize,
     /// Empty if the files are not to be remembered.
     files: Vec<Option<File>>,
 }
@@ -104,8 +106,15 @@ impl CreateMany {
         Self {
             directory,
             ticket: Ticket::new(count),
+            first: 0,
             files: Vec::new(),
         }
+    }
+
+    /// Names them by numbers from `first` on.
+    #[must_use]
+    pub fn starting_at(self, first: usize) -> Self {
+        Self { first, ..self }
     }
 
     /// Creates `count` files and remembers their handles and attributes.
@@ -127,7 +136,7 @@ impl Workload for CreateMany {
     }
 
     fn call(&mut self, slot: usize, call: &mut Outgoing) {
-        let number = self.ticket.of(slot);
+        let number = self.first + self.ticket.of(slot);
         let name = file_name(number);
         let place = Place {
             directory: &self.directory,
@@ -142,7 +151,7 @@ impl Workload for CreateMany {
         let (handle, attributes) = nfs::created(rpc::results(reply)?, nfs::CREATE)?;
         let number = self.ticket.of(slot);
         if let Some(place) = self.files.get_mut(number) {
-            let name = file_name(number);
+            let name = file_name(self.first + number);
             *place = Some(File {
                 name,
                 handle,
@@ -253,6 +262,43 @@ impl Workload for FillFile {
         self.verifier.get_or_insert(reply.verifier);
         Ok(Progress::Done(0))
     }
+}
+
+/// Finds a file by its number.
+///
+/// # Errors
+///
+/// If the call fails, or there is no such file.
+pub fn find(connection: &mut Connection, directory: &Handle, number: usize) -> Result<(), Error> {
+    let name = file_name(number);
+    let place = Place {
+        directory,
+        name: &name,
+    };
+    connection.call(
+        |call| call.lookup(place),
+        |reply| nfs::found(reply).map(drop),
+    )
+}
+
+/// Finds a directory by its name.
+///
+/// # Errors
+///
+/// If the call fails, or there is no such directory.
+pub fn find_directory(
+    connection: &mut Connection,
+    directory: &Handle,
+    name: &[u8],
+) -> Result<Handle, Error> {
+    let place = Place { directory, name };
+    connection.call(
+        |call| call.lookup(place),
+        |reply| {
+            let (handle, _) = nfs::found(reply)?;
+            Ok(Handle::of(handle))
+        },
+    )
 }
 
 #[cfg(test)]

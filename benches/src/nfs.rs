@@ -67,6 +67,10 @@ pub(crate) const COMMIT: Procedure = nfs(21, "COMMIT");
 pub struct Handle(Box<[u8]>);
 
 impl Handle {
+    pub(crate) fn of(bytes: &[u8]) -> Self {
+        Self(bytes.into())
+    }
+
     pub(crate) fn decode(decoder: &mut Decoder<'_>) -> Result<Self, Error> {
         decoder
             .opaque(HANDLE_BYTES_MAX)

@@ -451,7 +451,7 @@ async fn usable(
 }
 
 async fn has_ticket(store: &Store, file: &SessionFile) -> Result<bool, Failure> {
-    match store.resolve_ticket(&file.ticket).await {
+    match store.find_ticket(&file.ticket).await {
         Ok(ticket) => Ok(ticket.session.to_string() == file.session),
         Err(StoreError::NotFound { .. } | StoreError::Expired { .. }) => Ok(false),
         Err(error) => Err(of_store(error)),

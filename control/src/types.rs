@@ -124,6 +124,8 @@ pub struct Session {
 pub struct Mount {
     /// The ticket.
     pub ticket: String,
+    /// What names the ticket, to end it; grants nothing.
+    pub ticket_id: String,
     /// The path to mount: a slash and the ticket.
     pub mount_path: String,
     /// The server and its path, `HOST:/TICKET`.

@@ -206,6 +206,7 @@ fn lists_come_in_pages_and_tickets_end() {
     let (status, made) = call("POST", &tickets, "{\"single_use\":true,\"ttl_seconds\":60}");
     assert_eq!(status, 201);
     let text = made["ticket"].as_str().unwrap();
+    let made_id = made["ticket_id"].as_str().unwrap();
     let (_, listed) = call("GET", &tickets, "");
     let listed = listed["items"].as_array().unwrap();
     assert_eq!(listed.len(), 2);
@@ -216,6 +217,7 @@ fn lists_come_in_pages_and_tickets_end() {
         .unwrap()["id"]
         .as_str()
         .unwrap();
+    assert_eq!(id, made_id);
     let one = format!("{tickets}/{id}");
     assert_eq!(call("DELETE", &one, "").0, 204);
     assert_eq!(call("DELETE", &one, "").0, 404);

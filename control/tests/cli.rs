@@ -420,6 +420,27 @@ fn mounting_needs_root() {
     assert!(said.contains(part), "{said}");
 }
 
+/// Bug: a mount that failed left a ticket that nobody knows.
+#[test]
+fn a_mount_that_fails_leaves_no_ticket() {
+    let root = tempfile::tempdir().unwrap();
+    let server = Server::start("up", &root.path().join("data"));
+    let session = server.text("session");
+    let listed = format!("/v1/sessions/{session}/tickets");
+    let tickets = || server.call("GET", &listed, Some(&server.text("api_token")), b"");
+    let before = tickets();
+    // The kernel refuses: not everybody may mount.
+    let output = as_nobody(root.path())
+        .args(["mount", "/mnt", "--no-helper", "--session", &session])
+        .args(["--api", &format!("http://{}", server.text("api_address"))])
+        .args(["--token", &server.text("api_token")])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("mount on /mnt"), "{said}");
+    assert_eq!(tickets(), before);
+}
+
 #[test]
 fn a_result_that_cannot_be_written_is_told() {
     let root = tempfile::tempdir().unwrap();

@@ -12,7 +12,7 @@ pub use history::{
     OperationPosition, RefInfo, RefLogEntry, Walk,
 };
 pub use sessions::{ExpiredPage, ForkSession, OpenSession, Opened, SessionInfo, SessionPosition};
-pub use tickets::{NewTicket, TICKET_TEXT_BYTES, TicketInfo, token_prefix};
+pub use tickets::{NewTicket, TICKET_TEXT_BYTES, TicketInfo, ticket_id, token_prefix};
 pub use workspaces::{NewWorkspace, WorkspaceInfo};
 
 use std::sync::Arc;

@@ -434,6 +434,12 @@ impl<S: Service> ConnectionTask<S> {
                         return end;
                     }
                 }
+                () = shared.crowd.told(), if self.progress.now.records == 0 => {
+                    let since = self.progress.record_since;
+                    if clock.monotonic().saturating_sub(since) >= shared.limits.pressed_deadline {
+                        return End::SlowRecord;
+                    }
+                }
                 () = service.gate().wait_open(), if next == Next::Wait(Pause::Gate) => {}
                 () = &mut tick => {
                     if let Some(end) = self.check_progress(next) {

@@ -53,7 +53,7 @@ impl Gateway {
     }
 
     async fn mount(self: &Arc<Self>, xid: u32, path: &[u8]) -> Reply {
-        match self.root_handle(path).await {
+        match self.root_handle(xid, path).await {
             Ok(handle) => {
                 self.counters.mounts.count();
                 mount::granted(xid, handle.wire())
@@ -67,6 +67,7 @@ impl Gateway {
 
     async fn root_handle(
         self: &Arc<Self>,
+        xid: u32,
         path: &[u8],
     ) -> Result<crate::handle::SignedHandle, MountError> {
         let mut components = path
@@ -74,7 +75,8 @@ impl Gateway {
             .filter(|part| !part.is_empty());
         let ticket = components.next().ok_or(MountError::NotFound)?;
         let ticket = std::str::from_utf8(ticket).map_err(|_| MountError::NotFound)?;
-        let ticket = self.store.resolve_ticket(ticket).await.map_err(|error| {
+        let ticket = self.store.resolve_ticket(ticket, xid).await;
+        let ticket = ticket.map_err(|error| {
             tracing::info!(%error, "mount refused");
             match error {
                 StoreError::NotFound { .. } => MountError::NotFound,

@@ -140,12 +140,12 @@ impl Pressure {
     }
 
     /// Waits for `room`, and meanwhile tells everybody. As safe to drop as `room` is.
-    pub(crate) async fn until(&self, clock: &dyn Clock, room: impl Future<Output = ()>) {
+    pub(crate) async fn until<T>(&self, clock: &dyn Clock, room: impl Future<Output = T>) -> T {
         let mut room = std::pin::pin!(room);
         loop {
             tokio::select! {
                 biased;
-                () = &mut room => return,
+                found = &mut room => return found,
                 () = clock.sleep(self.every) => self.tell(clock.monotonic()),
             }
         }

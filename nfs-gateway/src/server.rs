@@ -40,7 +40,8 @@ const RECEIVING_BYTES_MAX: usize = 128 * 1024 * 1024;
 const RECORD_DEADLINE: Duration = Duration::from_secs(60);
 
 /// While others wait for memory, a big record must arrive, and the next reply be taken, within
-/// this time: 200 kB/s for the largest.
+/// this time: 200 kB/s for the largest. While all places for connections are taken, a new one must ask
+/// something within this time.
 const PRESSED_DEADLINE: Duration = Duration::from_secs(5);
 
 /// A reply must be taken within this time.
@@ -104,7 +105,7 @@ pub struct ServerLimits {
     /// How long a record may take to arrive, and a new connection until its first.
     pub record_deadline: Duration,
     /// How long a big record may take to arrive, and the next reply to be sent, while others wait
-    /// for memory.
+    /// for memory; and a new connection until its first record, while all places are taken.
     pub pressed_deadline: Duration,
     /// How long a reply may take to be sent.
     pub reply_deadline: Duration,
@@ -154,6 +155,8 @@ pub(crate) struct Shared {
     pub(crate) budget: Budget,
     pub(crate) receiving: Arc<Receiving>,
     pub(crate) pressure: Pressure,
+    /// Told while all places for connections are taken.
+    pub(crate) crowd: Pressure,
     pub(crate) counters: Arc<TransportCounters>,
 }
 
@@ -186,6 +189,7 @@ impl<S: Service> Server<S> {
                 Arc::clone(&counters),
             )),
             pressure: Pressure::new(limits.pressure_every()),
+            crowd: Pressure::new(limits.pressure_every()),
             counters,
         };
         Self {
@@ -222,7 +226,8 @@ impl<S: Service> Server<S> {
         &self,
         listener: &TcpListener,
     ) -> io::Result<(TcpStream, SocketAddr, tokio::sync::OwnedSemaphorePermit)> {
-        let slot = Arc::clone(&self.slots).acquire_owned().await;
+        let slot = Arc::clone(&self.slots).acquire_owned();
+        let slot = self.shared.crowd.until(&*self.clock, slot).await;
         let slot = slot.map_err(io::Error::other)?;
         let (stream, peer) = listener.accept().await?;
         Ok((stream, peer, slot))

@@ -172,6 +172,11 @@ impl Rig {
     /// MNT: the handle, or the status.
     pub(crate) fn mount(&mut self, path: &str) -> Result<Vec<u8>, u32> {
         let xid = self.client.xid();
+        self.mount_by(xid, path)
+    }
+
+    /// MNT as the call `xid`, maybe again.
+    pub(crate) fn mount_by(&mut self, xid: u32, path: &str) -> Result<Vec<u8>, u32> {
         let path = format!("/{path}").into_bytes();
         let record = codec::mount(1, xid, &Opaque::owned(path));
         let reply = self.exchange(vec![(xid, record)], Mishaps::new()).unwrap();

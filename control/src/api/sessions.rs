@@ -8,6 +8,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use base::{Name, SessionId, TenantId, Timestamp, WorkspaceId};
 use metadata::record::session::Identity;
+use metadata::record::workspace::Uses;
 use metadata::store::{self, NewTicket, SessionInfo, TicketInfo};
 use serde::{Deserialize, Serialize};
 
@@ -258,6 +259,7 @@ fn describe_mount(state: &ApiState, ticket: String, kind: MountKind) -> Mount {
     let path = mount_path(&ticket);
     let line = MountLine::new(state.target.clone(), &path, kind);
     Mount {
+        ticket_id: store::ticket_id(&ticket),
         ticket,
         mount_path: path,
         mount_source: line.source(),
@@ -271,7 +273,7 @@ fn describe_ticket(info: TicketInfo) -> Ticket {
     Ticket {
         id: info.id,
         read_only: info.record.read_only,
-        single_use: info.record.single_use,
+        single_use: info.record.uses == Uses::Once,
         directory: String::from_utf8_lossy(&info.record.directory).into_owned(),
         expires: info.record.expires.map(show_time),
     }

@@ -24,11 +24,14 @@ pub(super) fn run(args: &cli::Mount, json: bool) -> Result<(), Failure> {
     }
     let client = client(&args.server)?;
     let session = session(args, &client)?;
-    let mounted = make_ticket(&client, &session, &args.grant)
-        .and_then(|mount| mount_or_print(args, &session, &mount, json));
-    if mounted.is_err() && args.workspace.is_some() {
+    let mut unused = args.workspace.as_ref().map(|_| String::new());
+    let mounted = make_ticket(&client, &session, &args.grant).and_then(|mount| {
+        unused.get_or_insert_with(|| format!("/tickets/{}", mount.ticket_id));
+        mount_or_print(args, &session, &mount, json)
+    });
+    if let (Err(_), Some(unused)) = (&mounted, unused) {
         // Nobody knows of it. Whether that works changes nothing about the failure to tell.
-        if let Ok(path) = path_of(&session, "") {
+        if let Ok(path) = path_of(&session, &unused) {
             drop(client.delete(&path));
         }
     }

@@ -257,6 +257,22 @@ impl WorkspaceRecord {
     }
 }
 
+/// How often a ticket can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Uses {
+    /// Any number of times.
+    Many,
+    /// Once.
+    Once,
+    /// Once, and it was.
+    Spent {
+        /// The MNT call that used it: sent again, it has the same answer.
+        xid: u32,
+        /// When that call has no answer either.
+        until: Timestamp,
+    },
+}
+
 /// A mount ticket; its key is the hash of its text, which is nowhere stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TicketRecord {
@@ -264,8 +280,8 @@ pub struct TicketRecord {
     pub session: SessionId,
     /// Mounts read-only, whatever the session allows.
     pub read_only: bool,
-    /// Spent by the first mount.
-    pub single_use: bool,
+    /// For how many mounts.
+    pub uses: Uses,
     /// The directory it mounts, as a path from the root; empty for the root.
     pub directory: Vec<u8>,
     /// When it ends.
@@ -276,7 +292,11 @@ impl TicketRecord {
     /// Whether the ticket has ended by itself.
     #[must_use]
     pub fn is_expired(&self, now: Timestamp) -> bool {
-        self.expires.is_some_and(|expires| expires <= now)
+        let ends = match self.uses {
+            Uses::Many | Uses::Once => self.expires,
+            Uses::Spent { until, .. } => Some(until),
+        };
+        ends.is_some_and(|ends| ends <= now)
     }
 
     /// Encodes the value.
@@ -285,7 +305,15 @@ impl TicketRecord {
         let mut to = Writer::new(VERSION);
         to.u64(self.session.raw());
         to.u8(u8::from(self.read_only));
-        to.u8(u8::from(self.single_use));
+        match self.uses {
+            Uses::Many => to.u8(0),
+            Uses::Once => to.u8(1),
+            Uses::Spent { xid, until } => {
+                to.u8(2);
+                to.u32(xid);
+                to.time(until);
+            }
+        }
         to.bytes(&self.directory);
         to.u8(u8::from(self.expires.is_some()));
         to.time(self.expires.unwrap_or_default());
@@ -300,7 +328,16 @@ impl TicketRecord {
     pub fn decode(record: &[u8]) -> Result<Self, RecordError> {
         let mut from = Reader::new(record, VERSION)?;
         let session = SessionId::new(from.u64()?);
-        let (read_only, single_use) = (from.flag()?, from.flag()?);
+        let read_only = from.flag()?;
+        let uses = match from.u8()? {
+            0 => Uses::Many,
+            1 => Uses::Once,
+            2 => Uses::Spent {
+                xid: from.u32()?,
+                until: from.time()?,
+            },
+            _ => return Err(RecordError::Field("uses of a ticket")),
+        };
         let directory = from.bytes()?.to_vec();
         let expires = (from.flag()?, from.time()?);
         from.end()?;
@@ -308,7 +345,7 @@ impl TicketRecord {
         Ok(Self {
             session,
             read_only,
-            single_use,
+            uses,
             directory,
             expires,
         })
@@ -325,14 +362,20 @@ mod tests {
             keys: vec![(1, [2; 32]), (3, [4; 32])],
         };
         assert_eq!(HandleKeysRecord::decode(&keys.encode()), Ok(keys));
-        let ticket = TicketRecord {
-            session: SessionId::new(5),
-            read_only: true,
-            single_use: false,
-            directory: b"a/b".to_vec(),
-            expires: Some(Timestamp::new(6, 7)),
+        let spent = Uses::Spent {
+            xid: 9,
+            until: Timestamp::new(8, 9),
         };
-        assert_eq!(TicketRecord::decode(&ticket.encode()), Ok(ticket));
+        for uses in [Uses::Many, Uses::Once, spent] {
+            let ticket = TicketRecord {
+                session: SessionId::new(5),
+                read_only: true,
+                uses,
+                directory: b"a/b".to_vec(),
+                expires: Some(Timestamp::new(6, 7)),
+            };
+            assert_eq!(TicketRecord::decode(&ticket.encode()), Ok(ticket));
+        }
         let workspace = WorkspaceRecord {
             tenant: TenantId::DEFAULT,
             name: "w".into(),

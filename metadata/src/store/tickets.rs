@@ -5,11 +5,15 @@ use base::{SessionId, TenantId, Timestamp};
 use super::{Store, StoreError, damaged};
 use crate::keyspace::{self, KeyReader};
 use crate::kv::{Isolation, RangeLimit, Transaction};
-use crate::record::workspace::{TicketRecord, TokenRecord};
+use crate::record::workspace::{TicketRecord, TokenRecord, Uses};
 use crate::transact::Budget;
 
 /// Length of a ticket's or token's text: 160 random bits in base 32.
 pub const TICKET_TEXT_BYTES: usize = 32;
+
+/// How long a MNT call that used a ticket for one mount has its answer when it is sent again: longer
+/// than clients try to mount.
+const SPENT_FOR_SECONDS: u64 = 300;
 
 /// Most tickets of one session.
 const TICKETS_MAX: usize = 1000;
@@ -85,7 +89,7 @@ impl Store {
     ) -> Result<String, StoreError> {
         self.session(tenant, ticket.session).await?;
         if self.ticket_hashes(ticket.session).await?.len() >= TICKETS_MAX {
-            self.remove_expired_tickets(tenant, ticket.session).await?;
+            self.remove_expired_tickets(ticket.session).await?;
         }
         if self.ticket_hashes(ticket.session).await?.len() >= TICKETS_MAX {
             let why = format!(
@@ -116,15 +120,11 @@ impl Store {
         Ok(text)
     }
 
-    async fn remove_expired_tickets(
-        &self,
-        tenant: TenantId,
-        session: SessionId,
-    ) -> Result<(), StoreError> {
+    async fn remove_expired_tickets(&self, session: SessionId) -> Result<(), StoreError> {
         let now = self.clock.wall();
-        for ticket in self.tickets(tenant, session).await? {
-            if ticket.record.is_expired(now) {
-                match self.revoke_ticket(tenant, session, &ticket.id).await {
+        for (hash, ticket) in self.ticket_records(session).await? {
+            if ticket.is_expired(now) {
+                match self.remove_ticket(session, &hash).await {
                     Ok(()) | Err(StoreError::NotFound { .. }) => {}
                     Err(error) => return Err(error),
                 }
@@ -133,7 +133,27 @@ impl Store {
         Ok(())
     }
 
-    /// What the ticket with this text grants. A ticket for one use is spent by this.
+    /// What the ticket with this text grants. It is not used by this.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` for an unknown ticket, `Expired`, or the store fails.
+    pub async fn find_ticket(&self, text: &str) -> Result<TicketRecord, StoreError> {
+        let found = self
+            .read(&keyspace::ticket(&hash(text)), "mount ticket")
+            .await?;
+        let ticket = TicketRecord::decode(&found).map_err(damaged("mount ticket"))?;
+        if ticket.is_expired(self.clock.wall()) {
+            return Err(StoreError::Expired {
+                what: "mount ticket".into(),
+            });
+        }
+        Ok(ticket)
+    }
+
+    /// What the ticket with this text grants. A ticket for one use is spent by this, for all calls
+    /// but `xid`: a client that saw no answer sends the same call again, maybe to a server that was
+    /// started anew.
     ///
     /// # Errors
     ///
@@ -142,22 +162,15 @@ impl Store {
     /// # Cancellation
     ///
     /// Not cancel-safe: the ticket may be spent.
-    pub async fn resolve_ticket(&self, text: &str) -> Result<TicketRecord, StoreError> {
-        let hash = hash(text);
-        let found = self.read(&keyspace::ticket(&hash), "mount ticket").await?;
-        let ticket = TicketRecord::decode(&found).map_err(damaged("mount ticket"))?;
-        if ticket.is_expired(self.clock.wall()) {
-            return Err(StoreError::Expired {
-                what: "mount ticket".into(),
-            });
-        }
-        if ticket.single_use {
-            self.spend(ticket.session, &hash).await?;
+    pub async fn resolve_ticket(&self, text: &str, xid: u32) -> Result<TicketRecord, StoreError> {
+        let ticket = self.find_ticket(text).await?;
+        if ticket.uses != Uses::Many {
+            self.spend(&hash(text), xid).await?;
         }
         Ok(ticket)
     }
 
-    /// The tickets of a session.
+    /// The tickets of a session that somebody can use.
     ///
     /// # Errors
     ///
@@ -168,16 +181,32 @@ impl Store {
         session: SessionId,
     ) -> Result<Vec<TicketInfo>, StoreError> {
         self.session(tenant, session).await?;
+        let found = self.ticket_records(session).await?;
+        let usable = found
+            .into_iter()
+            .filter(|(_, ticket)| !matches!(ticket.uses, Uses::Spent { .. }));
+        Ok(usable
+            .map(|(hash, record)| TicketInfo {
+                id: shown(hash),
+                record,
+            })
+            .collect())
+    }
+
+    /// The tickets of a session that are stored, also those that nobody can use.
+    async fn ticket_records(
+        &self,
+        session: SessionId,
+    ) -> Result<Vec<([u8; 32], TicketRecord)>, StoreError> {
         let mut tickets = Vec::new();
         for hash in self.ticket_hashes(session).await? {
             let record = match self.read(&keyspace::ticket(&hash), "mount ticket").await {
                 Ok(record) => TicketRecord::decode(&record).map_err(damaged("mount ticket"))?,
-                // Spent or revoked meanwhile.
+                // Revoked meanwhile.
                 Err(StoreError::NotFound { .. }) => continue,
                 Err(error) => return Err(error),
             };
-            let id = blake3::Hash::from_bytes(hash).to_hex().to_string();
-            tickets.push(TicketInfo { id, record });
+            tickets.push((hash, record));
         }
         Ok(tickets)
     }
@@ -207,10 +236,40 @@ impl Store {
         if !self.ticket_hashes(session).await?.contains(&hash) {
             return Err(unknown());
         }
-        self.spend(session, &hash).await
+        self.remove_ticket(session, &hash).await
     }
 
-    async fn spend(&self, session: SessionId, hash: &[u8; 32]) -> Result<(), StoreError> {
+    /// Keeps a ticket for one use to the call that came first.
+    async fn spend(&self, hash: &[u8; 32], xid: u32) -> Result<(), StoreError> {
+        let spent = || StoreError::NotFound {
+            what: "mount ticket".into(),
+        };
+        let until = self.clock.wall().plus_seconds(SPENT_FOR_SECONDS);
+        self.transactor
+            .transact(Budget::default(), |txn, _| {
+                Box::pin(async move {
+                    let key = keyspace::ticket(hash);
+                    let found = txn.get(&key, Isolation::Serializable).await?;
+                    let mut ticket = TicketRecord::decode(&found.ok_or_else(spent)?)
+                        .map_err(damaged("mount ticket"))?;
+                    match ticket.uses {
+                        Uses::Many => {}
+                        Uses::Once => {
+                            ticket.uses = Uses::Spent { xid, until };
+                            txn.set(&key, &ticket.encode());
+                        }
+                        // Also an attempt of ours whose outcome was unknown.
+                        Uses::Spent { xid: first, .. } if first == xid => {}
+                        Uses::Spent { .. } => return Err(spent()),
+                    }
+                    Ok(())
+                })
+            })
+            .await?;
+        Ok(())
+    }
+
+    async fn remove_ticket(&self, session: SessionId, hash: &[u8; 32]) -> Result<(), StoreError> {
         self.transactor
             .transact(Budget::default(), |txn, earlier| {
                 Box::pin(async move {
@@ -308,7 +367,11 @@ pub(super) fn write_ticket(txn: &mut dyn Transaction, ticket: &NewTicket, text: 
     let record = TicketRecord {
         session: ticket.session,
         read_only: ticket.read_only,
-        single_use: ticket.single_use,
+        uses: if ticket.single_use {
+            Uses::Once
+        } else {
+            Uses::Many
+        },
         directory: ticket.directory.clone(),
         expires: ticket.expires,
     };
@@ -327,6 +390,16 @@ pub(super) fn hash_in_index(key: &[u8]) -> Result<[u8; 32], StoreError> {
         what: "ticket index".into(),
         why: error.to_string(),
     })
+}
+
+/// What names the ticket with this text: [`TicketInfo::id`].
+#[must_use]
+pub fn ticket_id(text: &str) -> String {
+    shown(hash(text))
+}
+
+fn shown(hash: [u8; 32]) -> String {
+    blake3::Hash::from_bytes(hash).to_hex().to_string()
 }
 
 /// What names an API token in the operation log: the first bytes of the hash of its text.

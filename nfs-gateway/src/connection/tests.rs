@@ -23,6 +23,8 @@ const BIG: u32 = 3;
 const CLOSE: u32 = 4;
 /// Keeps the call, whose reply will have a mebibyte, until the test answers it.
 const READ: u32 = 5;
+/// This and above answers at once, with that many KiB.
+const SIZED: u32 = 6;
 
 const MEBIBYTE: usize = 1024 * 1024;
 
@@ -59,6 +61,10 @@ impl Service for Puppet {
             CLOSE => {
                 guard.close();
                 None
+            }
+            SIZED.. => {
+                let data = Bytes::from(vec![1; usize::try_from(what).unwrap() * 1024]);
+                Some(rpc::success(xid).finish_with([data].into_iter().collect()))
             }
             _ => panic!("as announced"),
         }
@@ -466,13 +472,16 @@ async fn replies_nobody_reads_give_way_to_others() {
         ..ServerLimits::default()
     };
     let server = serve(limits).await;
-    let ask = |hog: &mut TcpStream| {
-        for xid in 0..30 {
+    // The kernel's buffers take the first megabytes of a connection. What they leave of the reply that
+    // does not fit differs from hog to hog, as the sizes of their first replies do.
+    let ask = |hog: &mut TcpStream, first: u32| {
+        hog.write_all(&call(0, first)).unwrap();
+        for xid in 1..30 {
             hog.write_all(&call(xid, BIG)).unwrap();
         }
     };
     let mut hogs: Vec<TcpStream> = (0..2).map(|_| server.connect()).collect();
-    hogs.iter_mut().for_each(ask);
+    hogs.iter_mut().for_each(|hog| ask(hog, BIG));
     // A few may have half of it, and the others do not notice.
     let is_half_full = |server: &Fixture| server.counters.held_bytes.value() >= 8 * MEBIBYTE;
     server.await_that("it is half full", is_half_full).await;
@@ -485,7 +494,9 @@ async fn replies_nobody_reads_give_way_to_others() {
     }
     let more = (0..150).map(|_| server.connect());
     hogs.extend(more);
-    hogs.iter_mut().skip(2).for_each(ask);
+    for (size, hog) in (SIZED..).step_by(7).zip(hogs.iter_mut().skip(2)) {
+        ask(hog, size);
+    }
     // Many may fill it. Then those who do not read have to go.
     let has_been_full = |server: &Fixture| {
         let is_full = server.counters.held_bytes.value() >= 16 * MEBIBYTE;
@@ -534,6 +545,33 @@ async fn a_record_that_does_not_end_is_given_up() {
     assert_eq!(reply(&mut good), Some((2, 24)));
     assert_eq!(server.counters.ended_slow_record.value(), 2);
     assert_eq!(server.counters.open(), 1);
+}
+
+/// Bug: connections that ask nothing kept others out for as long as a slow record may take.
+#[tokio::test(flavor = "multi_thread")]
+async fn silent_connections_keep_nobody_out() {
+    let server = serve(ServerLimits {
+        connections_max: 4,
+        record_deadline: Duration::from_secs(1000),
+        pressed_deadline: Duration::from_millis(200),
+        ..impatient()
+    })
+    .await;
+    let mut good = server.connect();
+    good.write_all(&call(1, ECHO)).unwrap();
+    assert_eq!(reply(&mut good), Some((1, 24)));
+    let mut silent: Vec<_> = (0..2).map(|_| server.connect()).collect();
+    // Half a call is none.
+    let mut half = server.connect();
+    half.write_all(&call(1, ECHO)[..9]).unwrap();
+    silent.push(half);
+    let mut late = server.connect();
+    late.write_all(&call(1, ECHO)).unwrap();
+    assert_eq!(reply(&mut late), Some((1, 24)));
+    // Who has asked something stays.
+    good.write_all(&call(2, ECHO)).unwrap();
+    assert_eq!(reply(&mut good), Some((2, 24)));
+    drop(silent);
 }
 
 #[tokio::test(flavor = "multi_thread")]
