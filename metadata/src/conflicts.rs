@@ -60,24 +60,6 @@ pub async fn list(
     Ok(page)
 }
 
-/// All conflicts of a snapshot.
-///
-/// # Errors
-///
-/// As [`list`].
-///
-/// # Cancellation
-///
-/// Safe to drop.
-pub async fn all(tree: &Tree, root: Root) -> Result<Vec<Unresolved>, ImageError> {
-    let mut scan = tree.scan(root, &keys::conflicts());
-    let mut found = Vec::new();
-    while let Some((key, value)) = scan.next().await? {
-        found.push(decode(&key, &value)?);
-    }
-    Ok(found)
-}
-
 /// How many conflicts a snapshot holds: what its commit says.
 ///
 /// # Errors
@@ -94,25 +76,6 @@ pub async fn count(tree: &Tree, root: Root) -> Result<u64, ImageError> {
         count += 1;
     }
     Ok(count)
-}
-
-/// The conflict of a snapshot with this id.
-///
-/// # Errors
-///
-/// As [`list`].
-///
-/// # Cancellation
-///
-/// Safe to drop.
-pub async fn get(
-    tree: &Tree,
-    root: Root,
-    id: ConflictId,
-) -> Result<Option<Unresolved>, ImageError> {
-    let key = keys::conflict(&id);
-    let value = tree.get(root, &key).await?;
-    value.map(|value| decode(&key, &value)).transpose()
 }
 
 /// At most `limit` conflicts of a session as its layers hold them, those after `after`.

@@ -56,7 +56,7 @@ fn a_snapshot_tells_its_conflicts_in_pages() {
         let tree = tree();
         let stored = pairs(7);
         let root = tree.build(&stored).await.unwrap().root;
-        let whole = all(&tree, root).await.unwrap();
+        let whole = list(&tree, root, None, PAGE_MAX).await.unwrap().items;
         let ids: Vec<Vec<u8>> = whole.iter().map(|it| keys::conflict(&it.id)).collect();
         let expected: Vec<Vec<u8>> = stored.keys().take(7).cloned().collect();
         assert_eq!(ids, expected);
@@ -74,10 +74,6 @@ fn a_snapshot_tells_its_conflicts_in_pages() {
             }
             assert_eq!(told, whole, "pages of {limit}");
         }
-        let first = whole.first().unwrap();
-        let found = get(&tree, root, first.id).await.unwrap();
-        assert_eq!(found.as_ref(), Some(first));
-        assert_eq!(get(&tree, root, [0; 16]).await.unwrap(), None);
         assert_eq!(count(&tree, Root::EMPTY).await.unwrap(), 0);
     });
 }
@@ -89,7 +85,7 @@ fn layers_hide_what_was_resolved() {
         let tree = tree();
         let stored = pairs(5);
         let root = tree.build(&stored).await.unwrap().root;
-        let whole = all(&tree, root).await.unwrap();
+        let whole = list(&tree, root, None, PAGE_MAX).await.unwrap().items;
         let layer = |generation| LayerId {
             session: SessionId::new(1),
             generation,

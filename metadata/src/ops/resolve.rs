@@ -211,7 +211,7 @@ fn act(image: &mut Image, cx: Context<'_>, asked: &Resolve<'_>) -> Result<(), St
         (Take::Side(side), Some(aside)) => {
             let (spot, stat) = find(image, aside)?.ok_or(Refusal::Gone)?;
             require_unchanged(conflict, side, &stat)?;
-            put_in_place(image, cx, asked, &spot)
+            put_in_place(image, cx, asked, (&spot, &stat))
         }
         (Take::Side(side), None) => take_one(image, cx, conflict, side),
     }
@@ -304,22 +304,52 @@ fn put_in_place(
     image: &mut Image,
     cx: Context<'_>,
     asked: &Resolve<'_>,
-    from: &Spot,
+    (from, stat): (&Spot, &Stat),
 ) -> Result<(), Stop> {
     let conflict = asked.conflict;
     let to = spot_of(image, &conflict.place)?.ok_or(Refusal::NoPlace)?;
+    let mut attributes = (stat.mode, stat.uid, stat.gid);
     if let Some(inode) = to.inode {
-        if !is_one_object(conflict.kind) && inode == conflict.place.inode {
+        let now = image.stat(inode)?;
+        let is_its = inode == conflict.place.inode;
+        if is_one_object(conflict.kind) {
+            require_one_name(&now)?;
+            if is_its {
+                attributes = merged_attributes(conflict, stat, &now);
+            }
+        } else if is_its && !loses_one_name(asked, &now)? {
             match asked.home {
                 Home::Nowhere => {}
                 Home::At(..) => return Err(Refusal::Elsewhere.into()),
                 Home::Unknown => return Err(Refusal::Unknown.into()),
             }
         }
-        require_one_name(&image.stat(inode)?)?;
     }
     let (name, to_name) = (from.name.as_bytes(), to.name.as_bytes());
-    told(rename(image, cx, from.dir, name, to.dir, to_name).map(drop))
+    told(rename(image, cx, from.dir, name, to.dir, to_name).map(drop))?;
+    if attributes != (stat.mode, stat.uid, stat.gid) {
+        image.update(stat.inode, |stat| {
+            (stat.mode, stat.uid, stat.gid) = attributes;
+        });
+    }
+    Ok(())
+}
+
+/// Mode, owner and group of a version that takes the place of another of the same object: its own,
+/// but for what its side had not changed, which is as it is there `now`.
+fn merged_attributes(conflict: &Conflict, own: &Stat, now: &Stat) -> (u32, u32, u32) {
+    let merged = |field: fn(&Stat) -> u32| {
+        let base = conflict.base.as_ref().map(|it| field(&it.record.stat));
+        match base == Some(field(own)) {
+            true => field(now),
+            false => field(own),
+        }
+    };
+    (
+        merged(|stat| stat.mode),
+        merged(|stat| stat.uid),
+        merged(|stat| stat.gid),
+    )
 }
 
 /// Takes what was put aside out of the way: to where the side that is taken has it, or altogether.
@@ -330,10 +360,10 @@ fn displace(
     aside: &Place,
 ) -> Result<(), Stop> {
     // Whoever has removed it has done that.
-    let Some((spot, _)) = find(image, aside)? else {
+    let Some((spot, stat)) = find(image, aside)? else {
         return Ok(());
     };
-    if is_one_object(asked.conflict.kind) {
+    if is_one_object(asked.conflict.kind) || loses_one_name(asked, &stat)? {
         return take_away(image, cx, &spot);
     }
     match &asked.home {
@@ -410,11 +440,28 @@ fn require_unchanged(conflict: &Conflict, side: Side, now: &Stat) -> Result<(), 
 
 /// Fails if an object has more names than the one that would change.
 fn require_one_name(stat: &Stat) -> Result<(), Stop> {
-    if stat.is_dir() || stat.nlink <= 1 {
+    if has_one_name(stat) {
         Ok(())
     } else {
         Err(Refusal::Linked.into())
     }
+}
+
+/// Whether the object that makes room has further names, and is to keep them. If a side has deleted
+/// it, that side is not taken by one name alone.
+fn loses_one_name(asked: &Resolve<'_>, stat: &Stat) -> Result<bool, Stop> {
+    let may_be_deleted = matches!(
+        asked.conflict.kind,
+        ConflictKind::EditDelete | ConflictKind::RenameDelete | ConflictKind::Type
+    );
+    if may_be_deleted && !matches!(asked.home, Home::At(..)) {
+        require_one_name(stat)?;
+    }
+    Ok(!has_one_name(stat))
+}
+
+fn has_one_name(stat: &Stat) -> bool {
+    stat.is_dir() || stat.nlink <= 1
 }
 
 fn version(conflict: &Conflict, side: Side) -> Option<&Version> {

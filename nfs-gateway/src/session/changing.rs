@@ -60,6 +60,7 @@ impl Session {
                     return Err(ChangeError::Fs(FsError::NoSpace));
                 }
                 let (result, ran) = state.image.run(|image| operation(image, now));
+                self.limit_memory(&mut state);
                 if ran.changed {
                     self.kick_flush(&mut state);
                 }

@@ -1,7 +1,9 @@
 //! Conflicts of each kind, resolved in each way.
 
 use base::InodeId;
+use proptest::prelude::*;
 
+use super::laws::{Three, config, steps};
 use super::merging::{assert_sound, merge_with, options};
 use super::world::Fs;
 use crate::error::FsError;
@@ -30,11 +32,24 @@ impl World {
         let (mut left, mut right) = (from.fork(2), from.fork(3));
         ours(&mut left).unwrap();
         theirs(&mut right).unwrap();
-        let options = options(Policy::KeepBoth);
-        let (result, _) = merge_with(&mut from, &mut left, &mut right, &options);
-        Self {
+        Self::of(Three {
+            base: from,
             ours: left,
             theirs: right,
+        })
+    }
+
+    fn of(three: Three) -> Self {
+        let Three {
+            mut base,
+            mut ours,
+            mut theirs,
+        } = three;
+        let options = options(Policy::KeepBoth);
+        let (result, _) = merge_with(&mut base, &mut ours, &mut theirs, &options);
+        Self {
+            ours,
+            theirs,
             result,
         }
     }
@@ -74,6 +89,11 @@ impl World {
         let conflicts = self.conflicts();
         let conflict = conflicts.iter().find(|it| it.place.path == path);
         let conflict = conflict.unwrap_or_else(|| panic!("no conflict at {path}"));
+        self.resolve_one(conflict, take)
+    }
+
+    fn resolve_one(&mut self, conflict: &Conflict, take: Take) -> Result<(), Refusal> {
+        let before_count = self.conflicts().len();
         let room = making_room(conflict, take);
         let asked = Resolve {
             id: Conflict::id(&conflict.encode()),
@@ -87,9 +107,9 @@ impl World {
         assert_sound(&mut self.result);
         let left = self.conflicts().len();
         match done {
-            Ok(()) => assert_eq!(left, conflicts.len() - 1),
+            Ok(()) => assert_eq!(left, before_count - 1),
             Err(_) => {
-                assert_eq!(left, conflicts.len());
+                assert_eq!(left, before_count);
                 assert_eq!(self.result.lines(), before);
             }
         }
@@ -144,6 +164,19 @@ fn content_and_targets() {
             (OURS, Ok(&["l -> b"])),
             (THEIRS, Ok(&["l -> c"])),
             (Take::Both, Ok(&["l -> b", "l~theirs.t1 -> c"])),
+        ],
+    );
+    // What only the other side has done is kept.
+    check(
+        [
+            |fs| fs.write("f", "a"),
+            |fs| fs.write("f", "b").and_then(|()| fs.chmod("f", 0o711)),
+            |fs| fs.write("f", "c").and_then(|()| fs.chown("f", 5, 0)),
+        ],
+        "f",
+        &[
+            (OURS, Ok(&["f = b 711 5:0"])),
+            (THEIRS, Ok(&["f = c 711 5:0"])),
         ],
     );
     // What has another name would keep the other content there.
@@ -367,6 +400,19 @@ fn two_objects_for_one_name() {
             (Take::File, Ok(&["g = b", "h = a"])),
         ],
     );
+    // One with further names has enough of them.
+    check(
+        [
+            |fs| fs.write("f", "a").and_then(|()| fs.ln("f", "g")),
+            |fs| fs.write("h", "b"),
+            |fs| fs.mv("f", "h"),
+        ],
+        "h",
+        &[
+            (OURS, Ok(&["g = a", "h = b"])),
+            (THEIRS, Ok(&["g = a x2", "h = a x2"])),
+        ],
+    );
     let mut world = World::new(steps[0], steps[1], steps[2]);
     world.result.mv("h", "f").unwrap();
     // It is the object that counts, not its old name: the one in its place has moved on.
@@ -483,4 +529,72 @@ fn objects_are_found_where_they_are() {
     assert_eq!(found(&mut world.result), (Some("d/e/g".into()), aside()));
     world.result.rm("d/e/g").unwrap();
     assert_eq!(found(&mut world.result), (None, aside()));
+}
+
+/// Whether a policy that takes a side decides this conflict, too.
+fn is_decided_by_policies(conflict: &Conflict) -> bool {
+    let versions = [&conflict.base, &conflict.ours, &conflict.theirs];
+    let mut versions = versions.into_iter().flatten();
+    versions.all(|version| !version.record.stat.is_dir())
+}
+
+/// Whether a line of a tree tells a directory.
+fn is_of_a_directory(line: &str) -> bool {
+    let path = line.split(' ').next();
+    path.is_some_and(|path| path.ends_with('/'))
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    /// Whatever is taken, the image stays sound, and a refusal changes nothing. `both` is never
+    /// refused, so nothing stays unresolved.
+    #[test]
+    fn resolutions_are_lawful(
+        before in steps(25),
+        ours in steps(14),
+        theirs in steps(14),
+        takes in proptest::collection::vec(0..4_usize, 20),
+    ) {
+        let mut world = World::of(Three::play(&before, &ours, &theirs));
+        let mut takes = takes.into_iter().cycle().map(|at| [OURS, THEIRS, Take::Both, Take::File][at]);
+        for conflict in world.conflicts() {
+            let take = takes.next().unwrap();
+            if world.resolve_one(&conflict, take).is_err() {
+                prop_assert_ne!(take, Take::Both);
+                let lines = world.result.lines();
+                prop_assert_eq!(world.resolve_one(&conflict, Take::Both), Ok(()));
+                prop_assert_eq!(world.result.lines(), lines);
+            }
+        }
+        prop_assert_eq!(world.conflicts(), vec![]);
+    }
+
+    /// To keep both and then take a side is to merge with the policy that takes it, but for
+    /// directories that were kept for what goes.
+    #[test]
+    fn taking_a_side_is_what_its_policy_does(
+        before in steps(20),
+        ours in steps(6),
+        theirs in steps(6),
+    ) {
+        for (take, policy) in [(OURS, Policy::Ours), (THEIRS, Policy::Theirs)] {
+            let mut three = Three::play(&before, &ours, &theirs);
+            let Three { base, ours, theirs } = &mut three;
+            let (mut decided, _) = merge_with(base, ours, theirs, &options(policy));
+            let mut world = World::of(three);
+            let conflicts = world.conflicts();
+            let [conflict] = conflicts.as_slice() else {
+                continue;
+            };
+            if is_decided_by_policies(conflict) && world.resolve_one(conflict, take).is_ok() {
+                let files = |fs: &mut Fs| -> Vec<String> {
+                    let lines = fs.lines().into_iter();
+                    lines.filter(|line| !is_of_a_directory(line)).collect()
+                };
+                let (resolved, decided) = (files(&mut world.result), files(&mut decided));
+                prop_assert_eq!(resolved, decided, "{:?}", conflict);
+            }
+        }
+    }
 }
