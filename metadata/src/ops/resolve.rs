@@ -11,6 +11,7 @@ use crate::error::{FsError, OpError, OpResult};
 use crate::image::Image;
 use crate::merge::Side;
 use crate::record::conflict::{Conflict, ConflictKind, Place, Resolution, Version};
+use crate::record::inode::InodeRecord;
 use crate::stat::{FileKind, Stat};
 
 /// Longest path that is told, in bytes. One that is longer is not told.
@@ -35,8 +36,23 @@ pub enum Home {
     Nowhere,
     /// There.
     At(InodeId, Name),
-    /// That is not known: the commit is gone.
+    /// That is not known, because the commit is gone, or no one name.
     Unknown,
+}
+
+impl Home {
+    /// Where a side has an object, by its attributes in the commit; none if it does not have it.
+    #[must_use]
+    pub fn of(record: Option<&InodeRecord>) -> Self {
+        match record {
+            None => Self::Nowhere,
+            Some(record) => match &record.link {
+                Some((dir, name)) if has_one_name(&record.stat) => Self::At(*dir, name.clone()),
+                // It would take more than one step.
+                _ => Self::Unknown,
+            },
+        }
+    }
 }
 
 /// A conflict to be resolved.

@@ -208,11 +208,7 @@ impl Gateway {
         let hasher = NameHasher::new(workspace.record.name_key);
         let snapshot = Snapshot::new(tree, hasher, root_of(&commit.record.tree));
         let found = snapshot.attributes(inode).await?;
-        Ok(match found.map(|record| record.link) {
-            None => Home::Nowhere,
-            Some(Some((dir, name))) => Home::At(dir, name),
-            Some(None) => Home::Unknown,
-        })
+        Ok(Home::of(found.as_ref()))
     }
 }
 

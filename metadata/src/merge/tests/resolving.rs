@@ -75,13 +75,9 @@ impl World {
             Side::Ours => &self.ours,
             Side::Theirs => &self.theirs,
         };
-        match fs.store.get(&keys::inode(inode)) {
-            None => Home::Nowhere,
-            Some(value) => match InodeRecord::decode(inode, value).unwrap().link {
-                Some((dir, name)) => Home::At(dir, name),
-                None => Home::Unknown,
-            },
-        }
+        let value = fs.store.get(&keys::inode(inode));
+        let record = value.map(|value| InodeRecord::decode(inode, value).unwrap());
+        Home::of(record.as_ref())
     }
 
     /// Resolves the conflict at a path.
@@ -411,6 +407,19 @@ fn two_objects_for_one_name() {
         &[
             (OURS, Ok(&["g = a", "h = b"])),
             (THEIRS, Ok(&["g = a x2", "h = a x2"])),
+        ],
+    );
+    // One that had several on the side that is taken does not get them back in one step.
+    check(
+        [
+            |fs| fs.write("f", "a").and_then(|()| fs.ln("f", "g")),
+            |fs| fs.write("h", "b"),
+            |fs| fs.mv("f", "h").and_then(|()| fs.rm("g")),
+        ],
+        "h",
+        &[
+            (OURS, Err(Refusal::Unknown)),
+            (Take::Both, Ok(&["h = b", "h~theirs.t1 = a"])),
         ],
     );
     let mut world = World::new(steps[0], steps[1], steps[2]);
