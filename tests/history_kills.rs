@@ -253,12 +253,9 @@ mod tests {
             let mut next = self.written.clone();
             next.main = number;
             next.files.insert(number);
-            let old = next
-                .files
-                .first()
-                .copied()
-                .filter(|old| old + KEPT <= number);
-            next.files.retain(|file| Some(*file) != old);
+            let is_old = |file: &u64| file + KEPT <= number;
+            let old: Vec<u64> = next.files.iter().copied().filter(is_old).collect();
+            next.files.retain(|file| !is_old(file));
             self.writing = Some(next.clone());
             files
                 .write(&numbered(self.number, number), &content_of(number))
@@ -266,7 +263,7 @@ mod tests {
             files
                 .write(&main_file(self.number), &content_of(number))
                 .await?;
-            if let Some(old) = old {
+            for old in old {
                 files.remove(&numbered(self.number, old)).await?;
             }
             self.written = next;

@@ -8,6 +8,7 @@ pub mod image;
 pub mod keyspace;
 pub mod kv;
 pub mod layers;
+pub mod lines;
 pub mod merge;
 pub mod ops;
 pub mod permission;

@@ -40,6 +40,7 @@ use object::Object;
 use report::Found;
 use slots::Slots;
 
+pub use text::merge_texts;
 pub use trees::TreeView;
 pub use view::{Content, ContentError, Difference, Differences, ImageView, Origin, Pair, Side};
 pub use view::{MergeFuture, ShortId, ShortIdError};

@@ -192,8 +192,8 @@ impl Merge<'_> {
         {
             return Ok(None);
         }
-        let merged = text::merge(&base, &ours, &theirs);
-        Ok(merged.map(|text| Body::Merged(text.into())))
+        let merged = self.source.content.merge_texts(base, ours, theirs).await?;
+        Ok(merged.map(Body::Merged))
     }
 
     /// Puts their version beside ours, as an inode of its own.

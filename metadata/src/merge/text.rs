@@ -2,14 +2,9 @@
 
 use std::ops::Range;
 
-use imara_diff::{Algorithm, Diff, InternedInput};
+use bytes::Bytes;
 
-/// Lines of `after` in place of lines of `before`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Hunk {
-    before: Range<usize>,
-    after: Range<usize>,
-}
+use crate::lines::{self, Hunk};
 
 /// One side: its lines, and how they differ from base.
 #[derive(Debug)]
@@ -26,8 +21,16 @@ pub(super) fn is_text(content: &[u8]) -> bool {
 
 /// Merges two texts that came from `base`, if no region was changed by both in different ways.
 /// Regions that touch count as one: nothing says in which order they belong.
-pub(super) fn merge(base: &[u8], ours: &[u8], theirs: &[u8]) -> Option<Vec<u8>> {
-    let base_lines = lines(base);
+///
+/// A function of the texts alone. What has hardly a line to go by counts as changed as a whole, so the
+/// time is bounded: about a second for texts of a megabyte that are made to be slow.
+#[must_use]
+pub fn merge_texts(base: &[u8], ours: &[u8], theirs: &[u8]) -> Option<Bytes> {
+    merge(base, ours, theirs).map(Bytes::from)
+}
+
+fn merge(base: &[u8], ours: &[u8], theirs: &[u8]) -> Option<Vec<u8>> {
+    let base_lines = lines::split(base);
     let ours = Side::new(&base_lines, ours);
     let theirs = Side::new(&base_lines, theirs);
     let mut merged = Vec::with_capacity(base.len());
@@ -62,7 +65,7 @@ fn is_whole(base: &[&[u8]], ours: &[&[u8]], theirs: &[&[u8]], merged: &[u8]) -> 
     }
     let known: std::collections::HashSet<&[u8]> =
         base.iter().chain(ours).chain(theirs).copied().collect();
-    lines(merged).iter().all(|line| known.contains(line))
+    lines::split(merged).iter().all(|line| known.contains(line))
 }
 
 /// Where the next hunk of either side begins, in base lines.
@@ -101,18 +104,8 @@ fn region(
 
 impl<'a> Side<'a> {
     fn new(base: &[&'a [u8]], text: &'a [u8]) -> Self {
-        let lines = lines(text);
-        let mut input = InternedInput::default();
-        input.update_before(base.iter().copied());
-        input.update_after(lines.iter().copied());
-        let range = |range: Range<u32>| index(range.start)..index(range.end);
-        let hunks = Diff::compute(Algorithm::Histogram, &input)
-            .hunks()
-            .map(|hunk| Hunk {
-                before: range(hunk.before),
-                after: range(hunk.after),
-            })
-            .collect();
+        let lines = lines::split(text);
+        let hunks = lines::diff(base, &lines);
         Self { lines, hunks }
     }
 
@@ -131,19 +124,10 @@ impl<'a> Side<'a> {
     }
 }
 
-/// Lines with their ends.
-fn lines(text: &[u8]) -> Vec<&[u8]> {
-    text.split_inclusive(|byte| *byte == b'\n').collect()
-}
-
 fn append(merged: &mut Vec<u8>, lines: &[&[u8]]) {
     for line in lines {
         merged.extend_from_slice(line);
     }
-}
-
-fn index(line: u32) -> usize {
-    usize::try_from(line).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]

@@ -69,6 +69,17 @@ pub trait Content: Send + Sync + Debug {
         record: &'a InodeRecord,
     ) -> MergeFuture<'a, Bytes, ContentError>;
 
+    /// Merges two texts that came from `base` by lines, as [`merge_texts`](super::merge_texts) does.
+    /// Whoever has other things to do meanwhile has it done elsewhere: it may take a second.
+    fn merge_texts(
+        &self,
+        base: Bytes,
+        ours: Bytes,
+        theirs: Bytes,
+    ) -> MergeFuture<'_, Option<Bytes>, ContentError> {
+        Box::pin(async move { Ok(super::merge_texts(&base, &ours, &theirs)) })
+    }
+
     /// Stores content, and returns its blocks by their index. Chunks are durable after it.
     fn store(&self, content: Bytes) -> MergeFuture<'_, Vec<(u32, Block)>, ContentError>;
 }

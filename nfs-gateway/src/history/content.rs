@@ -133,6 +133,23 @@ impl Content for TreeContent {
         })
     }
 
+    fn merge_texts(
+        &self,
+        base: Bytes,
+        ours: Bytes,
+        theirs: Bytes,
+    ) -> MergeFuture<'_, Option<Bytes>, ContentError> {
+        // Not among the tasks that answer calls: they would wait for it.
+        let work = move || metadata::merge::merge_texts(&base, &ours, &theirs);
+        Box::pin(async move {
+            let merged = tokio::task::spawn_blocking(work).await;
+            merged.map_err(|source| ContentError {
+                what: "merge texts",
+                source: source.into(),
+            })
+        })
+    }
+
     fn store(&self, content: Bytes) -> MergeFuture<'_, Vec<(u32, Block)>, ContentError> {
         Box::pin(async move {
             let stored = self.store_file(&content).await;

@@ -28,7 +28,8 @@ mod trial;
 #[cfg(any(test, feature = "testing"))]
 pub use self::disk::{DiskChange, DiskFaults};
 
-/// All keys.
+/// All keys. A value has the check of its key and itself behind it: the engine compares its own sums
+/// when it opens the file and never after.
 const DATA: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("data");
 
 /// Facts about the file.
@@ -44,7 +45,10 @@ const META_VERSION: &str = "version";
 const META_BYTES: &str = "bytes";
 
 /// The format that this code reads and writes.
-const FORMAT: u64 = 1;
+const FORMAT: u64 = 2;
+
+/// Bytes of a value's check.
+const CHECK_BYTES: usize = 8;
 
 /// How to open the file.
 #[derive(Debug)]
@@ -246,7 +250,13 @@ impl File {
         let (database, disk, format) = opened.map_err(|failure| failure.on_open(path))?;
         match format {
             Some(FORMAT) => {}
-            Some(_) => return Err(corrupt("the file has a format that is not known here")),
+            Some(other) => {
+                let why = format!(
+                    "it has format {other}, and this release knows format {FORMAT} only: it is of another \
+                     release"
+                );
+                return Err(corrupt(&why));
+            }
             None => return Err(corrupt("the file is not a metadata store")),
         }
         let file = Self {
@@ -305,7 +315,7 @@ impl File {
             let (mut added, mut removed) = (0, 0);
             for (start, end) in writes.cleared.iter() {
                 data.retain_in::<&[u8], _>(start.as_ref()..end.as_ref(), |key, value| {
-                    removed += key.len() + value.len();
+                    removed += key.len() + content_len(value);
                     false
                 })?;
             }
@@ -314,11 +324,11 @@ impl File {
                 let old = match value {
                     Some(value) => {
                         added += key.len() + value.len();
-                        data.insert(key, value.as_ref())?
+                        data.insert(key, checked(key, value).as_slice())?
                     }
                     None => data.remove(key)?,
                 };
-                removed += old.map_or(0, |old| key.len() + old.value().len());
+                removed += old.map_or(0, |old| key.len() + content_len(old.value()));
             }
             let mut meta = transaction.open_table(META)?;
             let bytes = meta.get(META_BYTES)?.map_or(0, |bytes| bytes.value());
@@ -506,12 +516,49 @@ impl FileSnapshot {
     }
 }
 
+/// What of a key and its value is stored behind the value.
+fn check_of(key: &[u8], value: &[u8]) -> [u8; CHECK_BYTES] {
+    let mut hasher = blake3::Hasher::new();
+    // A key is shorter than 2^32 bytes, so key and value cannot be divided in two ways.
+    let key_len = u32::try_from(key.len()).unwrap_or(u32::MAX);
+    hasher.update(&key_len.to_be_bytes());
+    hasher.update(key);
+    hasher.update(value);
+    let hash = *hasher.finalize().as_bytes();
+    hash.first_chunk().copied().unwrap_or_default()
+}
+
+/// A value as it is stored.
+fn checked(key: &[u8], value: &[u8]) -> Vec<u8> {
+    [value, &check_of(key, value)].concat()
+}
+
+/// The value in what is stored; `None` if it is damaged.
+fn content<'a>(key: &[u8], stored: &'a [u8]) -> Option<&'a [u8]> {
+    let (value, check) = stored.split_last_chunk::<CHECK_BYTES>()?;
+    (*check == check_of(key, value)).then_some(value)
+}
+
+fn content_len(stored: &[u8]) -> usize {
+    stored.len().saturating_sub(CHECK_BYTES)
+}
+
+fn damaged() -> KvError {
+    KvError::Corrupt("a value in the metadata store is not what was written".to_owned())
+}
+
 impl Snapshot for FileSnapshot {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError> {
-        self.reading(|table| {
-            let value = table.get(key)?;
-            Ok(value.map(|value| Bytes::copy_from_slice(value.value())))
-        })
+        let found = self.reading(|table| {
+            let Some(value) = table.get(key)? else {
+                return Ok(None);
+            };
+            Ok(Some(
+                content(key, value.value()).map(Bytes::copy_from_slice),
+            ))
+        })?;
+        // Others are as good as before: the file is not reopened for it.
+        found.map(|value| value.ok_or_else(damaged)).transpose()
     }
 
     fn scan(
@@ -521,7 +568,7 @@ impl Snapshot for FileSnapshot {
         reverse: bool,
         visit: &mut Visit<'_>,
     ) -> Result<(), KvError> {
-        self.reading(|table| {
+        let is_well = self.reading(|table| {
             let mut pairs = table.range::<&[u8]>(start..end)?;
             loop {
                 let pair = if reverse {
@@ -530,14 +577,18 @@ impl Snapshot for FileSnapshot {
                     pairs.next()
                 };
                 let Some(pair) = pair else {
-                    return Ok(());
+                    return Ok(true);
                 };
                 let (key, value) = pair?;
-                if visit(key.value(), value.value()).is_break() {
-                    return Ok(());
+                let Some(value) = content(key.value(), value.value()) else {
+                    return Ok(false);
+                };
+                if visit(key.value(), value).is_break() {
+                    return Ok(true);
                 }
             }
-        })
+        })?;
+        if is_well { Ok(()) } else { Err(damaged()) }
     }
 }
 

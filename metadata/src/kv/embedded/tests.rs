@@ -12,6 +12,55 @@ use super::*;
 use crate::kv::conformance::{Subject, suite};
 use crate::kv::{Isolation, KeyRange, RangeLimit};
 
+/// Bug: what the device made of a value while the store was open was taken for it.
+#[tokio::test]
+async fn a_value_that_is_damaged_meanwhile_is_an_error() {
+    const VALUES: u8 = 200;
+    let key = |number: u8| vec![b'k', number];
+    let value = |number: u8| vec![number; 3000];
+    let ground = Ground::new();
+    let kv = ground.open();
+    for number in 0..VALUES {
+        set(&kv, &key(number), &value(number)).await.unwrap();
+    }
+    drop(kv);
+    let options = EmbeddedOptions {
+        cache_bytes: 0,
+        ..ground.options.clone()
+    };
+    let kv = EmbeddedKv::open(&ground.path(), &options, Arc::new(SystemClock::new())).unwrap();
+    let mut bytes = std::fs::read(ground.path()).unwrap();
+    let (hurt, mut hits) = (7, 0);
+    for at in 0..bytes.len() - 100 {
+        if bytes[at..at + 100] == [hurt; 100] {
+            bytes[at + 50] ^= 1;
+            hits += 1;
+        }
+    }
+    assert!(hits > 0);
+    // Over the file that is open, as a device would.
+    let file = std::fs::OpenOptions::new().write(true).open(ground.path());
+    std::os::unix::fs::FileExt::write_all_at(&file.unwrap(), &bytes, 0).unwrap();
+    for number in 0..VALUES {
+        let found = get(&kv, &key(number)).await;
+        if number == hurt {
+            assert!(matches!(found, Err(KvError::Corrupt(_))), "{found:?}");
+        } else {
+            assert_eq!(found.unwrap().unwrap(), value(number));
+        }
+    }
+    let whole = KeyRange {
+        start: vec![b'k'].into(),
+        end: vec![b'l'].into(),
+    };
+    let page = kv.begin();
+    let page = page.get_range(&whole, RangeLimit::pairs(1000), Isolation::Snapshot);
+    assert!(matches!(page.await, Err(KvError::Corrupt(_))));
+    // Writing it anew mends it.
+    set(&kv, &key(hurt), &value(1)).await.unwrap();
+    assert_eq!(get(&kv, &key(hurt)).await.unwrap().unwrap(), value(1));
+}
+
 /// No space left on device.
 const ENOSPC: i32 = 28;
 
