@@ -10,7 +10,7 @@ mod tests {
     use std::process::{Child, Command, Stdio};
 
     /// Lines of the README that other tests run, and which.
-    const ELSEWHERE: [(&str, &str); 9] = [
+    const ELSEWHERE: [(&str, &str); 15] = [
         (
             "cargo run --release --bin holdfast -- up",
             "this test starts the same binary",
@@ -29,6 +29,19 @@ mod tests {
         ),
         ("echo hello > /tmp/agent/hello.txt", "kernel tier"),
         ("git init /tmp/agent/repo", "kernel tier: git"),
+        (
+            "/bin/echo \"greeting\" > /tmp/agent/.holdfast/publish",
+            "kernel tier: inside",
+        ),
+        ("cat /tmp/agent/.holdfast/log", "kernel tier: inside"),
+        (
+            "cp /tmp/agent/.holdfast/at/main/hello.txt /tmp/agent/restored.txt",
+            "kernel tier: inside",
+        ),
+        // Nothing wrote the file here.
+        ("holdfast cat main hello.txt", "control/tests/reading.rs"),
+        ("holdfast log --path hello.txt", "control/tests/reading.rs"),
+        ("holdfast blame main hello.txt", "control/tests/reading.rs"),
     ];
 
     struct Server {

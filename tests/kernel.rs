@@ -214,6 +214,18 @@ fn full_disk() {
 /// a kill in between.
 #[test]
 fn history() {
+    with_api("history", &["8"]);
+}
+
+/// Edit, publish, see the log, restore and settle a clash with nothing but the mount, whatever the
+/// client has cached, with kills in between.
+#[test]
+fn inside() {
+    with_api("inside", &["5"]);
+}
+
+/// Runs a workload that calls the server's API from the guest.
+fn with_api(workload: &'static str, args: &'static [&'static str]) {
     let binary = format!("HOLDFAST_BIN={}", binary(&root()).display());
     let options = [
         "--serve",
@@ -223,7 +235,7 @@ fn history() {
         "--after",
         "{bin} check --data-dir {data}",
     ];
-    Run::of("history", &["8"])
+    Run::of(workload, args)
         .options(Box::leak(Box::new(options)))
         .passes();
 }

@@ -8,6 +8,7 @@ use crate::cli_conflicts::ConflictsCommand;
 use crate::cli_history::{
     CheckpointArgs, DiffArgs, LogArgs, OpCommand, PublishArgs, RefCommand, ShowArgs,
 };
+use crate::cli_reading::{BlameArgs, CatArgs, FindArgs, LsArgs};
 use crate::settings::{DATA_DIR_DEFAULT, Given};
 use crate::units::Period;
 
@@ -42,13 +43,21 @@ pub enum Command {
     Session(SessionCommand),
     /// Show commits, newest first.
     Log(LogArgs),
-    /// Show a commit.
+    /// Show a commit, and which files it changed.
     Show(ShowArgs),
-    /// Show which files differ between two versions.
+    /// Show what differs between two versions, or between a session and a version.
     Diff(DiffArgs),
     /// List and resolve conflicts that merges have left, and foretell them.
     #[command(subcommand)]
     Conflicts(ConflictsCommand),
+    /// List a directory of a version.
+    Ls(LsArgs),
+    /// Print a file of a version.
+    Cat(CatArgs),
+    /// Find files in a version, by name and kind.
+    Find(FindArgs),
+    /// Show who wrote a file of a version, line by line and as a whole.
+    Blame(BlameArgs),
     /// List, make, remove and protect branches and tags.
     #[command(subcommand)]
     Ref(RefCommand),

@@ -1,5 +1,7 @@
 //! Arguments of the commands about history.
 
+use std::ffi::OsString;
+
 use clap::{Args, Subcommand};
 
 use crate::cli::ServerArgs;
@@ -79,6 +81,9 @@ pub struct LogArgs {
     /// Made in this run.
     #[arg(long, value_name = "NAME")]
     pub run: Option<String>,
+    /// What changed this path, which is followed to names that it had before.
+    #[arg(long, value_name = "PATH")]
+    pub path: Option<OsString>,
     /// What the branch was at, one after the other, without what was merged into it.
     #[arg(long)]
     pub first_parent: bool,
@@ -99,6 +104,9 @@ pub struct ShowArgs {
     /// The workspace.
     #[arg(long, value_name = "NAME", default_value = "default")]
     pub workspace: String,
+    /// Most changed files to tell.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1000)]
+    pub limit: usize,
     /// The server.
     #[command(flatten)]
     pub server: ServerArgs,
@@ -107,12 +115,24 @@ pub struct ShowArgs {
 /// Arguments of `diff`.
 #[derive(Debug, Args)]
 pub struct DiffArgs {
-    /// The version to compare.
-    #[arg(default_value = "main")]
-    pub to: String,
-    /// The version to compare with [default: its first parent]
+    /// The version to compare, or the one to compare with and the one to compare [default: main]
+    #[arg(value_name = "VERSION", num_args = 0..=2, conflicts_with = "session")]
+    pub versions: Vec<String>,
+    /// Compare what this session has now, with all that its clients have written.
+    #[arg(long, value_name = "SESSION", conflicts_with = "workspace")]
+    pub session: Option<String>,
+    /// The version to compare with [default: the first parent; of a session, what it stands on]
     #[arg(long, value_name = "VERSION")]
     pub from: Option<String>,
+    /// What is at or below this path only.
+    #[arg(long, value_name = "PATH")]
+    pub path: Option<OsString>,
+    /// Tell sizes, and how much was added, changed and removed.
+    #[arg(long, conflicts_with = "text")]
+    pub stat: bool,
+    /// Tell the differences of texts, as `git apply` takes them.
+    #[arg(short = 'p', long)]
+    pub text: bool,
     /// The workspace.
     #[arg(long, value_name = "NAME", default_value = "default")]
     pub workspace: String,

@@ -1,5 +1,7 @@
 //! Calls of the API, for commands.
 
+use std::io::Read;
+use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
@@ -18,6 +20,25 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Largest answer, in bytes: a full page of the largest sessions.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
+
+/// Bytes of content that are read at a time.
+const COPY_BYTES: usize = 64 * 1024;
+
+/// The status where nothing of a range is there.
+const RANGE_NOT_SATISFIABLE: u16 = 416;
+
+/// A part of some content that was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The commit that it is of.
+    pub commit: String,
+    /// How many bytes came.
+    pub bytes: u64,
+    /// How many bytes there are in all.
+    pub total: u64,
+    /// Why fewer came than the server said.
+    pub broken: Option<String>,
+}
 
 /// A server's API and the right to use it.
 #[derive(Debug)]
@@ -136,6 +157,85 @@ impl Client {
         self.call("DELETE", path, &Payload::<()>::Nothing).map(drop)
     }
 
+    /// Reads the bytes `range` of `path` and gives them to `take`, a part at a time, until that says
+    /// `false`. `None` if there is nothing in the range.
+    ///
+    /// # Errors
+    ///
+    /// The server refuses or does not answer, or `take` fails. What breaks off in between is no error.
+    pub fn copy(
+        &self,
+        path: &str,
+        range: Range<u64>,
+        mut take: impl FnMut(&[u8]) -> Result<bool, Failure>,
+    ) -> Result<Option<Part>, Failure> {
+        let url = format!("{}{path}", self.base);
+        let wanted = format!("bytes={}-{}", range.start, range.end.saturating_sub(1));
+        let request = ureq::http::Request::builder()
+            .uri(&url)
+            .header("authorization", &self.authorization)
+            .header("range", wanted)
+            .body(())
+            .map_err(|error| {
+                Failure::new(FailureKind::Usage, format_args!("call {url}: {error}"))
+            })?;
+        let mut response = self
+            .agent
+            .run(request)
+            .map_err(|error| unanswered(&url, &error))?;
+        let status = response.status().as_u16();
+        if status == RANGE_NOT_SATISFIABLE {
+            return Ok(None);
+        }
+        let header = |name: &str| response.headers().get(name)?.to_str().ok();
+        let commit = header("holdfast-commit").unwrap_or_default().to_owned();
+        let total =
+            header("content-range").and_then(|range| range.rsplit_once('/')?.1.parse().ok());
+        let length = header("content-length").and_then(|length| length.parse().ok());
+        let (Some(total), Some(length)) = (total, length) else {
+            let answer = self.rest(&url, &mut response)?;
+            return Err(refused(&url, status, &answer));
+        };
+        let mut part = Part {
+            commit,
+            bytes: 0,
+            total,
+            broken: None,
+        };
+        let mut reader = response.body_mut().with_config().limit(u64::MAX).reader();
+        let mut buffer = vec![0; COPY_BYTES];
+        while part.bytes < length {
+            let count = match reader.read(&mut buffer) {
+                Ok(0) => {
+                    part.broken = Some("the answer is not whole".to_owned());
+                    break;
+                }
+                Ok(count) => count,
+                Err(error) => {
+                    part.broken = Some(error.to_string());
+                    break;
+                }
+            };
+            part.bytes += u64::try_from(count).unwrap_or(u64::MAX);
+            if !take(buffer.get(..count).unwrap_or_default())? {
+                break;
+            }
+        }
+        Ok(Some(part))
+    }
+
+    fn rest(
+        &self,
+        url: &str,
+        response: &mut ureq::http::Response<ureq::Body>,
+    ) -> Result<Vec<u8>, Failure> {
+        let body = response.body_mut().with_config().limit(ANSWER_BYTES_MAX);
+        body.read_to_vec().map_err(|error| {
+            let message = format!("read the answer of {url}: {error}");
+            Failure::new(FailureKind::Retry, message)
+        })
+    }
+
     fn call<T: Serialize>(
         &self,
         method: &str,
@@ -155,28 +255,16 @@ impl Client {
         let request = request.body(body).map_err(|error| {
             Failure::new(FailureKind::Usage, format_args!("call {url}: {error}"))
         })?;
-        let mut response = self.agent.run(request).map_err(|error| {
-            let message = format!("call {url}: {error}; is the server running?");
-            Failure::new(FailureKind::Retry, message)
-        })?;
+        let mut response = self
+            .agent
+            .run(request)
+            .map_err(|error| unanswered(&url, &error))?;
         let status = response.status().as_u16();
-        let answer = response
-            .body_mut()
-            .with_config()
-            .limit(ANSWER_BYTES_MAX)
-            .read_to_vec()
-            .map_err(|error| {
-                let message = format!("read the answer of {url}: {error}");
-                Failure::new(FailureKind::Retry, message)
-            })?;
+        let answer = self.rest(&url, &mut response)?;
         if (200..300).contains(&status) {
             return Ok(answer);
         }
-        let detail = match serde_json::from_slice::<Problem>(&answer) {
-            Ok(problem) => problem.detail,
-            Err(_) => format!("{url} answers {status}: is this the address of a Holdfast API?"),
-        };
-        Err(Failure::new(kind_of(status), detail))
+        Err(refused(&url, status, &answer))
     }
 
     fn answer<A: DeserializeOwned>(&self, body: &[u8]) -> Result<A, Failure> {
@@ -187,6 +275,19 @@ impl Client {
             ))
         })
     }
+}
+
+fn unanswered(url: &str, error: &ureq::Error) -> Failure {
+    let message = format!("call {url}: {error}; is the server running?");
+    Failure::new(FailureKind::Retry, message)
+}
+
+fn refused(url: &str, status: u16, answer: &[u8]) -> Failure {
+    let detail = match serde_json::from_slice::<Problem>(answer) {
+        Ok(problem) => problem.detail,
+        Err(_) => format!("{url} answers {status}: is this the address of a Holdfast API?"),
+    };
+    Failure::new(kind_of(status), detail)
 }
 
 fn kind_of(status: u16) -> FailureKind {

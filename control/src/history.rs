@@ -11,6 +11,7 @@ use metadata::store::{CommitInfo, OperationInfo, RefInfo};
 use nfs_gateway::{About, Outcome};
 use serde::{Deserialize, Serialize};
 
+use crate::reading::{bytes_of, text_of};
 use crate::types::show_time;
 
 /// What a commit is to say.
@@ -138,8 +139,14 @@ pub struct Change {
     pub what: String,
     /// Its path; for what was removed, the one it had.
     pub path: String,
+    /// The path's bytes, behind percent signs, if the path is not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_bytes: Option<String>,
     /// For what was renamed, the path it had.
     pub old_path: Option<String>,
+    /// Its bytes, behind percent signs, if it is not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub old_path_bytes: Option<String>,
     /// `file`, `directory`, `symlink` and so on.
     pub kind: String,
     /// Its content differs.
@@ -152,34 +159,94 @@ pub struct Change {
     pub old_size: Option<u64>,
     /// Size in bytes now.
     pub new_size: Option<u64>,
+    /// How many further names of the same file changed alike.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub further: u32,
+    /// The change as `git diff` has it, if that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub patch: Option<String>,
+    /// The files are no UTF-8: other bytes are replaced in `patch`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub patch_lossy: bool,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // As serde calls it.
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+/// Sums of what differs.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Stat {
+    /// Files added, changed and removed.
+    pub files: [u64; 3],
+    /// Bytes of these.
+    pub bytes: [u64; 3],
+    /// So much differs that not all of it was counted.
+    pub more: bool,
+}
+
+impl Stat {
+    /// Describes sums.
+    #[must_use]
+    pub fn new(sums: Statistics, more: bool) -> Self {
+        let all = [sums.added, sums.changed, sums.removed];
+        Self {
+            files: all.map(|volume| volume.files),
+            bytes: all.map(|volume| volume.bytes),
+            more,
+        }
+    }
+}
+
+/// A commit, and what it changed.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Shown {
+    /// The commit.
+    #[serde(flatten)]
+    pub commit: Commit,
+    /// Files that differ from its first parent, if they were asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changes: Option<Vec<Change>>,
+    /// There are more of these than were asked for.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub more_changes: bool,
 }
 
 /// What differs between two versions.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Diff {
-    /// The commit that was compared with.
+    /// The commit that was compared with; `empty` for nothing.
     pub from: String,
-    /// The commit that was compared.
+    /// The commit that was compared; or `session ID`.
     pub to: String,
     /// Files that differ, in the order of their inode numbers.
     pub items: Vec<Change>,
-    /// There are more than were asked for.
+    /// There are more than were asked for, or than an answer can have.
     pub more: bool,
+    /// Sums of all that differs, if they were asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stat: Option<Stat>,
 }
 
 impl From<PathChange> for Change {
     fn from(change: PathChange) -> Self {
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let old_path = change.old_path.as_deref();
         Self {
             what: kebab(&format!("{:?}", change.what)),
-            path: text(&change.path),
-            old_path: change.old_path.as_deref().map(text),
+            path: text_of(&change.path),
+            path_bytes: bytes_of(&change.path),
+            old_path: old_path.map(text_of),
+            old_path_bytes: old_path.and_then(bytes_of),
             kind: kebab(&format!("{:?}", change.kind)),
             content: change.content,
             mode: change.mode,
             owner: change.owner,
             old_size: change.old_size,
             new_size: change.new_size,
+            further: change.further,
+            patch: None,
+            patch_lossy: false,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What commands print: results on standard output, failures on standard error.
 
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
 
 use serde::Serialize;
 
@@ -23,6 +23,32 @@ fn print(text: &str) -> Result<(), Failure> {
         }
         _ => Ok(()),
     }
+}
+
+/// Prints bytes as they are. `false` if the reader went away.
+///
+/// # Errors
+///
+/// As [`text`].
+pub(crate) fn bytes(bytes: &[u8]) -> Result<bool, Failure> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Failure::io("print the result", &error)),
+    }
+}
+
+/// Prints text that programs read, too: as it is, unless it goes to a terminal.
+///
+/// # Errors
+///
+/// As [`text`].
+pub(crate) fn patch(lines: &str) -> Result<(), Failure> {
+    if std::io::stdout().is_terminal() {
+        return text(lines.trim_end_matches('\n'));
+    }
+    bytes(lines.as_bytes()).map(drop)
 }
 
 /// Prints one line of JSON.

@@ -8,13 +8,15 @@ use metadata::kv::KvError;
 use metadata::session::OwnError;
 use metadata::store::StoreError;
 
+use chunkstore::ChunkError;
 use metadata::FsError;
 use metadata::compare::SnapshotError;
 use metadata::layers::ImageError;
+use metadata::lineage::LineageError;
 use metadata::merge::MergeError;
 use metadata::record::conflict::{Conflict, ConflictKind};
 use metadata::tree::TreeError;
-use nfs_gateway::{ForkError, FreezeError, HistoryError, ResolveError};
+use nfs_gateway::{ForkError, FreezeError, HistoryError, ReadError, ResolveError};
 
 use crate::types::Problem;
 
@@ -230,6 +232,45 @@ impl From<SnapshotError> for ApiError {
             | SnapshotError::Damaged { .. } => {
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "corrupt", detail)
             }
+        }
+    }
+}
+
+impl From<ReadError> for ApiError {
+    fn from(error: ReadError) -> Self {
+        Self::from(&error)
+    }
+}
+
+impl From<&ReadError> for ApiError {
+    fn from(error: &ReadError) -> Self {
+        let (status, kind) = match error {
+            ReadError::Snapshot(error) => return error.clone().into(),
+            ReadError::Chunk(ChunkError::NoSpace) => (StatusCode::INSUFFICIENT_STORAGE, "no-space"),
+            ReadError::Chunk(ChunkError::Unavailable(_)) => {
+                (StatusCode::SERVICE_UNAVAILABLE, "unavailable")
+            }
+            ReadError::Chunk(
+                ChunkError::NotFound(_) | ChunkError::Corrupt(_) | ChunkError::TooLarge(_),
+            ) => (StatusCode::INTERNAL_SERVER_ERROR, "corrupt"),
+        };
+        Self::new(status, kind, error.to_string())
+    }
+}
+
+impl From<LineageError> for ApiError {
+    fn from(error: LineageError) -> Self {
+        let detail = error.to_string();
+        match error {
+            LineageError::Store(error) => error.into(),
+            LineageError::Snapshot(error) => error.into(),
+            LineageError::Content(error) => match error.source.downcast_ref::<ReadError>() {
+                Some(error) => error.into(),
+                None => Self::not_ready(detail),
+            },
+            LineageError::Position => Self::invalid(detail),
+            LineageError::Missing => Self::not_found(detail),
+            LineageError::TooWide => Self::new(StatusCode::CONFLICT, "refused", detail),
         }
     }
 }

@@ -350,10 +350,7 @@ impl Session {
 /// A time as RFC 3339 says.
 #[must_use]
 pub fn show_time(time: Timestamp) -> String {
-    let seconds = i64::try_from(time.seconds()).ok();
-    let shown = seconds.and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
-    // Beyond the year 9999 there is no such form.
-    shown.map_or_else(|| format!("@{}", time.seconds()), |time| time.to_string())
+    metadata::version::show_time(time)
 }
 
 fn show_identity(identity: Identity) -> String {

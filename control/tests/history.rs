@@ -307,6 +307,13 @@ mod tests {
         json(&["ref", "create", "v1", "main", "--tag"], dir);
         json(&["ref", "create", "work/a"], dir);
         fails(&["ref", "create", "work/a"], dir, CONFLICT, &["work/a"]);
+        // Bug: it was told when the work was done and was to be published.
+        fails(
+            &["session", "open", "--branch", "v1"],
+            dir,
+            2,
+            &["v1", "a tag"],
+        );
         fails(&["ref", "create", "bad..name"], dir, 2, &[".."]);
         fails(&["show", "nothing"], dir, 4, &["nothing"]);
         json(&["ref", "protect", "work/a"], dir);

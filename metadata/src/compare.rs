@@ -5,7 +5,9 @@
 
 mod content;
 mod difference;
+mod find;
 mod group;
+mod origin;
 mod pair;
 mod paths;
 mod snapshot;
@@ -15,9 +17,11 @@ use base::{InodeId, Name};
 
 pub use content::{FilePiece, FilePieces, Source};
 pub use difference::{Comparison, Options, PathChange, Replaced, What, compare};
+pub use find::{Finder, Found, PathError, Resolved, is_within, parse_path};
+pub use origin::{Origin, origin, path_in};
 pub use paths::Paths;
 pub use snapshot::{Listing, Snapshot};
-pub use statistics::statistics;
+pub use statistics::{Counted, Tally, count, statistics};
 
 use crate::keyspace::KeyError;
 use crate::record::RecordError;

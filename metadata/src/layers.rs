@@ -104,6 +104,17 @@ impl Layers {
         Self { open, frozen, base }
     }
 
+    /// A tree and nothing over it: for reading only. No session has number 0, so no layer of it is
+    /// ever found.
+    #[must_use]
+    pub fn of_tree(tree: Tree, root: Root) -> Self {
+        let nothing = LayerId {
+            session: SessionId::new(0),
+            generation: 0,
+        };
+        Self::new(nothing, Vec::new(), Base::Tree { tree, root })
+    }
+
     /// The layer that takes changes.
     #[must_use]
     pub fn open(&self) -> LayerId {

@@ -7,6 +7,7 @@ mod tickets;
 mod workspaces;
 
 pub use grey::{GreyRoot, GreyRoots};
+pub(crate) use history::LOG_BYTES_MAX;
 pub use history::{
     CommitInfo, LogFilter, LogHeads, LogHeadsError, LogPage, LogQuery, NewCommit, OperationInfo,
     OperationPosition, RefInfo, RefLogEntry, Walk,

@@ -53,6 +53,15 @@ pub const ACCEPTED: &str = "a version is a branch or tag, a commit id or at leas
     digits, or a time such as 2026-11-24T10:00Z, yesterday, 3 hours ago, last tuesday or \
     main@{2026-11-24T10:00Z}; ~N and ^N after it go to its ancestors";
 
+/// A time as RFC 3339 says, in seconds: it is read as the same second.
+#[must_use]
+pub fn show_time(time: Timestamp) -> String {
+    let seconds = i64::try_from(time.seconds()).ok();
+    let shown = seconds.and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
+    // Beyond the year 9999 there is no such form.
+    shown.map_or_else(|| format!("@{}", time.seconds()), |time| time.to_string())
+}
+
 /// A text that is not a version expression.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is no version: {why}. {accepted}", accepted = Sentence(ACCEPTED))]

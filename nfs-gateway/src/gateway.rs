@@ -23,11 +23,12 @@ use tokio::sync::Notify;
 use crate::connection::CallGuard;
 use crate::counters::TransportCounters;
 use crate::gate::Gate;
-use crate::handle::{FileHandle, HandleKey, HandleKeys};
+use crate::handle::{FileHandle, HandleKey, HandleKeys, Selector};
 use crate::metrics::GatewayCounters;
 use crate::nodes::ChunkTrees;
 use crate::procedures::{self, Objects, Space};
 use crate::server::{Server, ServerLimits, Service};
+use crate::session::inside::OpenCommits;
 use crate::session::{Request, Session};
 use crate::wire::args::NfsCall;
 use crate::wire::procedure::{Procedure, Target};
@@ -108,6 +109,8 @@ pub struct Gateway {
     buffered: AtomicUsize,
     gate: Gate,
     sessions: RwLock<HashMap<SessionId, Slot>>,
+    /// Commits that are looked at through mounts.
+    pub(crate) commits: OpenCommits,
     this: Weak<Self>,
 }
 
@@ -143,6 +146,7 @@ impl Decoded<'_> {
             nfs: &self.nfs,
             objects: self.objects,
             flags: self.handle.flags,
+            selector: Selector::new(self.handle.snapshot),
         }
     }
 }
@@ -186,6 +190,7 @@ impl Gateway {
             buffered: AtomicUsize::new(0),
             gate: Gate::new(),
             sessions: RwLock::new(HashMap::new()),
+            commits: OpenCommits::default(),
             this: this.clone(),
         });
         gateway.start_housekeeping();

@@ -9,7 +9,7 @@
 //! | 2..4 | flags |
 //! | 4..12 | session |
 //! | 12..16 | revocation epoch |
-//! | 16..32 | snapshot selector, 0 for the live view |
+//! | 16..32 | selector: 0 for the live tree, ones for `.holdfast`, else the first 16 bytes of a commit's id |
 //! | 32..40 | inode |
 //! | 40..56 | first half of the keyed blake3 hash of bytes 0..40 |
 //!
@@ -19,7 +19,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use base::{InodeId, SessionId};
+use base::{CommitId, InodeId, SessionId};
 
 use crate::wire::nfs3::{HANDLE_BYTES_MAX, WireHandle};
 
@@ -44,10 +44,71 @@ pub struct FileHandle {
     /// The session's revocation epoch when the handle was made: raising the session's makes all
     /// its handles stale.
     pub revocation: u32,
-    /// Which version of the tree: zero for the live view, else a prefix of a commit's id.
+    /// Which tree: the bytes of a [`Selector`].
     pub snapshot: [u8; 16],
     /// The object.
     pub inode: InodeId,
+}
+
+/// Which tree an object is in: the live one, `.holdfast`, or that of a commit
+/// (`docs/design/0008-in-the-mount.md`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Selector([u8; SELECTOR_BYTES]);
+
+const SELECTOR_BYTES: usize = 16;
+
+/// File ids in `.holdfast` have this bit, and no number of an inode reaches it.
+const FILE_ID_INSIDE: u64 = 1 << 61;
+
+/// File ids in the trees of commits have this bit.
+const FILE_ID_OF_COMMIT: u64 = 1 << 62;
+
+impl Selector {
+    /// The live tree.
+    pub const LIVE: Self = Self([0; SELECTOR_BYTES]);
+
+    /// `.holdfast` itself.
+    pub const INSIDE: Self = Self([0xff; SELECTOR_BYTES]);
+
+    /// The selector in a handle.
+    #[must_use]
+    pub const fn new(bytes: [u8; SELECTOR_BYTES]) -> Self {
+        Self(bytes)
+    }
+
+    /// The tree of a commit.
+    #[must_use]
+    pub fn of_commit(commit: CommitId) -> Self {
+        let first = commit.as_bytes().first_chunk();
+        Self(*first.expect("an id is longer than a selector"))
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8; SELECTOR_BYTES] {
+        &self.0
+    }
+
+    /// Whether it is the live tree.
+    #[must_use]
+    pub fn is_live(self) -> bool {
+        self == Self::LIVE
+    }
+
+    /// The file id of an inode: in the live tree its number. Those of different trees differ,
+    /// because programs take files with one id for one file.
+    #[must_use]
+    pub fn file_id(self, inode: InodeId) -> u64 {
+        if self.is_live() {
+            return inode.raw();
+        }
+        if self == Self::INSIDE {
+            return FILE_ID_INSIDE | inode.raw();
+        }
+        let first = self.0.first_chunk();
+        let salt = u64::from_be_bytes(*first.expect("a selector is longer than a number"));
+        FILE_ID_OF_COMMIT | ((inode.raw() ^ salt) & (FILE_ID_OF_COMMIT - 1))
+    }
 }
 
 /// A signed handle, ready for the wire.
@@ -272,6 +333,23 @@ mod tests {
                 83, 114, 139, 96, 71, 93, 187, 167, 88, 131, 123, 179, 205, 217, 241, 148
             ]
         );
+    }
+
+    #[test]
+    fn file_ids_of_different_trees_differ() {
+        let commits = [1_u8, 2].map(|byte| Selector::of_commit(CommitId::new([byte; 32])));
+        let [one, two] = commits;
+        let mut seen = std::collections::HashSet::new();
+        for number in [1, 2, 3, 1 << 20, 1 << 40] {
+            for selector in [Selector::LIVE, Selector::INSIDE, one, two] {
+                let id = selector.file_id(InodeId::new(number));
+                assert!(seen.insert(id), "{selector:?} {number}");
+                // Some programs take it for a signed number.
+                assert!(id < 1 << 63);
+            }
+        }
+        assert_eq!(Selector::LIVE.file_id(InodeId::new(7)), 7);
+        assert_eq!(one.as_bytes(), &[1; 16]);
     }
 
     #[test]

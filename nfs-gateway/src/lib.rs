@@ -27,11 +27,12 @@ pub use connection::{CallGuard, Connection};
 pub use counters::{Counter, Gauge, TransportCounters};
 pub use gate::Gate;
 pub use gateway::{Engines, Gateway, GatewayOptions};
-pub use handle::{FileHandle, HANDLE_BYTES, HandleKey, HandleKeys, SignedHandle, Stale};
+pub use handle::{FileHandle, HANDLE_BYTES, HandleKey, HandleKeys, Selector, SignedHandle, Stale};
 pub use history::{
     About, Carried, Checkpoint, Clashes, HistoryError, ListedConflict, Outcome, Plan, Published,
     ResolveError, Resolved, SessionConflicts, Which,
 };
+pub use history::{FileReader, Look, ReadError, Versions};
 pub use metrics::GatewayCounters;
 pub use nodes::{ChunkNodes, ChunkTrees};
 pub use server::{Server, ServerLimits, Service};

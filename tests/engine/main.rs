@@ -23,6 +23,8 @@ mod forgetful;
 #[cfg(test)]
 mod full;
 #[cfg(test)]
+mod inside;
+#[cfg(test)]
 mod rig;
 #[cfg(test)]
 mod run;

@@ -127,7 +127,7 @@ impl Server {
         self.runtime.as_ref().unwrap().block_on(future)
     }
 
-    fn store(&self) -> Store {
+    pub(crate) fn store(&self) -> Store {
         let (clock, rng) = (Arc::clone(&self.clock), Arc::clone(&self.rng));
         self.run(async {
             let kv = Arc::new(self.slow.clone());

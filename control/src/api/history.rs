@@ -5,22 +5,24 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
 use base::{TenantId, WorkspaceId};
-use metadata::compare::{Options, compare};
-use metadata::image::NameHasher;
 use metadata::merge::Policy;
 use metadata::record::operation::Cause;
 use metadata::record::reference::{RefKind, RefName, RefState};
-use metadata::store::{CommitInfo, LogFilter, LogHeads, LogQuery, OperationPosition, Walk};
-use metadata::tree::Root;
+use metadata::store::{LogFilter, LogHeads, LogQuery, OperationPosition, Walk};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use super::ApiState;
+use super::diff::changes_of;
 use super::input::{Body, Parameters, Place, Tenant, session_id};
+use super::lineage::{self, PathLog};
+use super::paths::Bytes;
 use super::workspaces::{PAGE_DEFAULT, PAGE_MAX};
 use crate::conflicts::PublishAnswer;
 use crate::history::{
-    Change, Checkpoint, Checkpointed, Commit, CreateRef, Diff, Operation, Publish, Ref, Undo,
+    Checkpoint, Checkpointed, Commit, CreateRef, Operation, Publish, Ref, Shown, Undo,
 };
 use crate::status::ApiError;
 use crate::types::Page;
@@ -37,6 +39,9 @@ pub(super) struct LogPart {
     run: Option<String>,
     #[serde(default)]
     first_parent: bool,
+    /// See [`Bytes`].
+    #[serde(rename = "path")]
+    _path: Option<IgnoredAny>,
 }
 
 /// Which part of a list is wanted.
@@ -47,26 +52,12 @@ pub(super) struct Part {
     limit: Option<usize>,
 }
 
-/// Most changes that a comparison tells.
-const CHANGES_MAX: usize = 10_000;
-
-/// Changes that a comparison tells unless the caller says otherwise.
-const CHANGES_DEFAULT: usize = 1000;
-
-/// Two versions, to be compared.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Versions {
-    from: Option<String>,
-    to: Option<String>,
-    limit: Option<usize>,
-}
-
 /// One version.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct OneVersion {
     version: Option<String>,
+    changes: Option<usize>,
 }
 
 pub(super) async fn checkpoint(
@@ -128,35 +119,51 @@ pub(super) async fn log(
     State(state): State<Arc<ApiState>>,
     Tenant(tenant): Tenant,
     Place(workspace): Place<String>,
+    bytes: Bytes,
     Parameters(part): Parameters<LogPart>,
-) -> Result<Json<Page<Commit>>, ApiError> {
+) -> Result<Response, ApiError> {
+    let version = part.version.as_deref().unwrap_or("main");
+    let walk = if part.first_parent {
+        Walk::FirstParent
+    } else {
+        Walk::AllParents
+    };
+    let filter = LogFilter {
+        agent: part.agent,
+        session: part.session.as_deref().map(session_id).transpose()?,
+        run: part.run,
+    };
+    let limit = part.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
+    let after = part.after.as_deref();
+    if let Some(path) = bytes.path {
+        let wanted = PathLog {
+            path,
+            version,
+            after,
+            walk,
+            filter,
+            limit,
+        };
+        let page = lineage::log(&state, tenant, &workspace, wanted).await?;
+        return Ok(Json(page).into_response());
+    }
     let workspace = workspace_id(&state, tenant, &workspace).await?;
-    let heads = match (&part.after, &part.version) {
-        (Some(after), _) => after.parse::<LogHeads>().map_err(|_| not_a_position())?,
-        (None, version) => {
-            let version = version.as_deref().unwrap_or("main");
-            LogHeads::of(state.store.resolve_version(workspace, version).await?.id)
-        }
+    let heads = match after {
+        Some(after) => after.parse::<LogHeads>().map_err(|_| not_a_position())?,
+        None => LogHeads::of(state.store.resolve_version(workspace, version).await?.id),
     };
     let query = LogQuery {
         heads,
-        walk: if part.first_parent {
-            Walk::FirstParent
-        } else {
-            Walk::AllParents
-        },
-        filter: LogFilter {
-            agent: part.agent,
-            session: part.session.as_deref().map(session_id).transpose()?,
-            run: part.run,
-        },
-        limit: part.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX),
+        walk,
+        filter,
+        limit,
     };
     let page = state.store.log(workspace, query).await?;
-    Ok(Json(Page {
+    let page = Page {
         items: page.commits.into_iter().map(Commit::from).collect(),
         next: page.next.map(|next| next.to_string()),
-    }))
+    };
+    Ok(Json(page).into_response())
 }
 
 pub(super) async fn show(
@@ -164,56 +171,19 @@ pub(super) async fn show(
     Tenant(tenant): Tenant,
     Place(workspace): Place<String>,
     Parameters(asked): Parameters<OneVersion>,
-) -> Result<Json<Commit>, ApiError> {
-    let workspace = workspace_id(&state, tenant, &workspace).await?;
-    let version = asked.version.as_deref().unwrap_or("main");
-    let found = state.store.resolve_version(workspace, version).await?;
-    Ok(Json(found.into()))
-}
-
-pub(super) async fn diff(
-    State(state): State<Arc<ApiState>>,
-    Tenant(tenant): Tenant,
-    Place(workspace): Place<String>,
-    Parameters(asked): Parameters<Versions>,
-) -> Result<Json<Diff>, ApiError> {
+) -> Result<Json<Shown>, ApiError> {
     let workspace = state.store.workspace_by_name(tenant, &workspace).await?;
-    let to = asked.to.as_deref().unwrap_or("main");
-    let to = state.store.resolve_version(workspace.id, to).await?;
-    let from = match asked.from.as_deref() {
-        Some(from) => state.store.resolve_version(workspace.id, from).await?,
-        None => {
-            let parent = to.record.parents.first().copied();
-            let parent = parent.ok_or_else(|| {
-                ApiError::invalid("the commit has no parent: say what to compare it with")
-            })?;
-            state.store.commit(workspace.id, parent).await?
-        }
-    };
-    let limit = asked.limit.unwrap_or(CHANGES_DEFAULT).clamp(1, CHANGES_MAX);
-    let tree = state
-        .counted
-        .gateway
-        .tree(tenant, &workspace.record)
-        .await?;
-    let hasher = NameHasher::new(workspace.record.name_key);
-    let root = |commit: &CommitInfo| Root::from_bytes(*commit.record.tree.as_bytes());
-    let roots = (root(&from), root(&to));
-    let mut changes = compare(&tree, &hasher, roots, Options::default());
-    let mut items = Vec::new();
-    let mut more = false;
-    while let Some(change) = changes.next().await? {
-        more = items.len() == limit;
-        if more {
-            break;
-        }
-        items.push(Change::from(change));
+    let version = asked.version.as_deref().unwrap_or("main");
+    let commit = state.store.resolve_version(workspace.id, version).await?;
+    let (mut changes, mut more_changes) = (None, false);
+    if let Some(limit) = asked.changes {
+        let found = changes_of(&state, tenant, &workspace, &commit, limit).await?;
+        (changes, more_changes) = (Some(found.0), found.1);
     }
-    Ok(Json(Diff {
-        from: from.id.to_string(),
-        to: to.id.to_string(),
-        items,
-        more,
+    Ok(Json(Shown {
+        commit: commit.into(),
+        changes,
+        more_changes,
     }))
 }
 

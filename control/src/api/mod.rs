@@ -4,10 +4,17 @@
 //! task of its own to its end, for the HTTP layer drops the handler of a caller that went away.
 
 mod conflicts;
+mod diff;
 mod gc;
+mod glob;
 mod health;
 mod history;
 mod input;
+mod lineage;
+mod patch;
+mod paths;
+mod reading;
+mod sending;
 mod serving;
 mod sessions;
 mod workspaces;
@@ -130,7 +137,11 @@ pub fn router(state: Arc<ApiState>) -> Router {
         )
         .route("/v1/workspaces/{name}/log", get(history::log))
         .route("/v1/workspaces/{name}/commit", get(history::show))
-        .route("/v1/workspaces/{name}/diff", get(history::diff))
+        .route("/v1/workspaces/{name}/diff", get(diff::diff))
+        .route("/v1/workspaces/{name}/entries", get(reading::entries))
+        .route("/v1/workspaces/{name}/find", get(reading::find))
+        .route("/v1/workspaces/{name}/content", get(reading::content))
+        .route("/v1/workspaces/{name}/blame", get(lineage::blame))
         .route(
             "/v1/workspaces/{name}/refs",
             get(history::refs).post(history::create_ref),

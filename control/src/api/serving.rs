@@ -1,8 +1,8 @@
 //! The API's connections: not too many, none that keeps the others out, and room for those that
 //! ask whether the server lives.
 //!
-//! A connection either waits for its peer, to send a whole request or to take an answer, or works
-//! on a request. One that waits for too long is closed. When there are too many, the one that
+//! A connection either waits for its peer, to send a whole request or to take a part of an answer,
+//! or works on a request or the next part. One that waits for too long is closed. When there are too many, the one that
 //! waits longest goes, of the address that has most: so whoever sends half requests stands in
 //! their own way only. Work on `/v1` is bounded below the number of connections, so that some can
 //! always go.
@@ -30,6 +30,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore};
 
 use super::BODY_BYTES_MAX;
+use super::sending::Sending;
 use crate::status::ApiError;
 
 /// Most connections.
@@ -113,7 +114,11 @@ impl Serving {
     async fn serve(&self, stream: TcpStream, guest: &Arc<Guest>) {
         let answer = |request: Request<Incoming>| {
             let (serving, guest) = (self.clone(), Arc::clone(guest));
-            async move { Ok::<Response, Infallible>(serving.answer(request, &guest).await) }
+            async move {
+                let answer = serving.answer(request, &guest).await;
+                let sending = |body| Sending::new(body, guest, serving.clock);
+                Ok::<_, Infallible>(answer.map(sending))
+            }
         };
         let mut builder = http1::Builder::new();
         builder.max_buf_size(HEAD_BYTES_MAX);
@@ -191,7 +196,7 @@ struct Guests {
 
 /// One connection.
 #[derive(Debug)]
-struct Guest {
+pub(super) struct Guest {
     id: u64,
     peer: IpAddr,
     /// Since when it waits for its peer; nothing while it works.
@@ -247,6 +252,11 @@ impl Guest {
         since.map_or(PATIENCE, |since| (since + PATIENCE).saturating_sub(now))
     }
 
+    /// It works, or waits for its peer from now on.
+    pub(super) fn set_working(&self, works: bool, now: Duration) {
+        *self.waits.lock() = (!works).then_some(now);
+    }
+
     /// It works until the result is dropped.
     fn work<'a>(&'a self, clock: &'a dyn Clock) -> Working<'a> {
         *self.waits.lock() = None;
@@ -279,16 +289,32 @@ mod tests {
         address: SocketAddr,
         held: Arc<Semaphore>,
         tasks: Tasks,
+        guests: Arc<Guests>,
     }
 
-    /// Serves `/quick`, `/v1/body`, which tells a body's length, and `/v1/held`, which ends when
-    /// the test lets it.
+    /// Serves `/quick`, `/v1/body`, which tells a body's length, `/v1/held`, which ends when the
+    /// test lets it, `/v1/parts`, whose parts come when the test lets them, and `/v1/endless`.
     async fn serve(clock: Arc<dyn Clock>) -> Fixture {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let held = Arc::new(Semaphore::new(0));
-        let wait = Arc::clone(&held);
+        let (wait, part) = (Arc::clone(&held), Arc::clone(&held));
+        let parts = move || {
+            let stream = futures_util::stream::unfold(Arc::clone(&part), async |part| {
+                part.acquire().await.unwrap().forget();
+                Some((Ok::<_, Infallible>(Bytes::from_static(b"part")), part))
+            });
+            std::future::ready(Body::from_stream(stream))
+        };
+        let endless = async || {
+            let part = Bytes::from_static(&[0; 65536]);
+            let parts =
+                futures_util::stream::repeat_with(move || Ok::<_, Infallible>(part.clone()));
+            Body::from_stream(parts)
+        };
         let routes = Router::new()
+            .route("/v1/parts", get(parts))
+            .route("/v1/endless", get(endless))
             .route("/quick", get(async || "ok"))
             .route("/v1/body", post(async |body: Bytes| body.len().to_string()))
             .route(
@@ -300,11 +326,13 @@ mod tests {
             );
         let tasks = Tasks::new();
         let serving = Serving::new(routes, clock, tasks.clone());
+        let guests = Arc::clone(&serving.guests);
         tasks.spawn(serving.run(listener));
         Fixture {
             address,
             held,
             tasks,
+            guests,
         }
     }
 
@@ -456,6 +484,43 @@ mod tests {
         }
         server.held.add_permits(1);
         assert_eq!(answer(&mut working).await.0, 200);
+    }
+
+    /// An answer may take as long as it likes, as long as its parts are taken.
+    #[tokio::test]
+    async fn an_answer_of_many_parts_is_sent_to_its_end() {
+        let clock = Arc::new(ManualClock::new(Timestamp::EPOCH));
+        let server = serve(clock.clone()).await;
+        let mut stream = server.send(&request("/v1/parts")).await;
+        let mut text = String::new();
+        let mut chunk = [0; 4096];
+        for parts in 1..=5 {
+            server.held.add_permits(1);
+            while text.matches("part").count() < parts {
+                let read = stream.read(&mut chunk).await.unwrap();
+                assert!(read > 0, "it ended after {text}");
+                text.push_str(std::str::from_utf8(&chunk[..read]).unwrap());
+            }
+            clock.advance(2 * PATIENCE);
+            // The connection has seen what time it is when a later call is answered.
+            let mut later = server.send(&request("/quick")).await;
+            assert_eq!(answer(&mut later).await.0, 200);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_takes_no_more_of_an_answer_is_given_up() {
+        let clock = Arc::new(ManualClock::new(Timestamp::EPOCH));
+        let server = serve(clock.clone()).await;
+        let mut stream = server.send(&request("/v1/endless")).await;
+        let mut chunk = vec![0; 65536];
+        stream.read_exact(&mut chunk).await.unwrap();
+        while !server.guests.present.lock().is_empty() {
+            clock.advance(PATIENCE);
+            tokio::task::yield_now().await;
+        }
+        // It ends, whatever was on its way.
+        while !matches!(stream.read(&mut chunk).await, Ok(0) | Err(_)) {}
     }
 
     #[tokio::test]

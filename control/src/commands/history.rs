@@ -1,5 +1,7 @@
 //! `holdfast log`, `show`, `ref`, `op`, and what sessions do with history.
 
+use std::os::unix::ffi::OsStrExt;
+
 use super::session::path_of;
 use super::{client, conflicts, escape, served};
 use crate::cli_history::{
@@ -8,13 +10,14 @@ use crate::cli_history::{
 };
 use crate::client::Client;
 use crate::conflicts::Planned;
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
 use crate::history::{
     Change, Checkpoint, Checkpointed, Commit, CreateRef, Diff, Operation, Publish, Published, Ref,
-    Undo, short,
+    Shown, Stat, Undo, short,
 };
 use crate::output;
-use crate::types::Page;
+use crate::reading::{PathCommit, escape_bytes, show_path};
+use crate::types::{Page, Session};
 
 /// Members asked for at a time.
 const PAGE: usize = 500;
@@ -109,6 +112,10 @@ pub(super) fn log(args: &LogArgs, json: bool) -> Result<(), Failure> {
     if args.first_parent {
         query.push_str("&first_parent=true");
     }
+    if let Some(path) = &args.path {
+        query.push_str(&format!("&path={}", escape_bytes(path.as_bytes())));
+        return log_of_path(&pages(&client, &query, args.limit)?, json);
+    }
     let commits: Vec<Commit> = pages(&client, &query, args.limit)?;
     if json {
         return output::json(&commits);
@@ -117,52 +124,170 @@ pub(super) fn log(args: &LogArgs, json: bool) -> Result<(), Failure> {
     output::text(&blocks.join("\n\n"))
 }
 
-pub(super) fn show(args: &ShowArgs, json: bool) -> Result<(), Failure> {
-    let path = format!(
-        "/v1/workspaces/{}/commit?version={}",
-        escape(&args.workspace),
-        escape(&args.version)
-    );
-    let commit: Commit = client(&args.server)?.get(&path)?;
+fn log_of_path(commits: &[PathCommit], json: bool) -> Result<(), Failure> {
     if json {
-        return output::json(&commit);
+        return output::json(&commits);
     }
-    output::text(&described(&commit))
+    let block = |one: &PathCommit| {
+        let change = &one.change;
+        let path = show_path(&change.path, change.path_bytes.as_ref());
+        let old = change.old_path.as_ref();
+        let old = old.map(|old| show_path(old, change.old_path_bytes.as_ref()));
+        let unsure = match change.unsure {
+            true => "  (perhaps: too much differs to look through)",
+            false => "",
+        };
+        let line = letter_line(&change.what, &path, old.as_deref());
+        format!("{}\n\n{line}{unsure}", described(&one.commit))
+    };
+    let blocks: Vec<String> = commits.iter().map(block).collect();
+    output::text(&blocks.join("\n\n"))
 }
 
-pub(super) fn diff(args: &DiffArgs, json: bool) -> Result<(), Failure> {
-    let mut path = format!(
-        "/v1/workspaces/{}/diff?to={}&limit={}",
+pub(super) fn show(args: &ShowArgs, json: bool) -> Result<(), Failure> {
+    let path = format!(
+        "/v1/workspaces/{}/commit?version={}&changes={}",
         escape(&args.workspace),
-        escape(&args.to),
+        escape(&args.version),
         args.limit
     );
-    if let Some(from) = &args.from {
-        path.push_str(&format!("&from={}", escape(from)));
-    }
-    let diff: Diff = client(&args.server)?.get(&path)?;
+    let shown: Shown = client(&args.server)?.get(&path)?;
     if json {
-        return output::json(&diff);
+        return output::json(&shown);
     }
-    let mut lines: Vec<String> = diff.items.iter().map(change_line).collect();
-    if diff.more {
+    let mut lines = vec![described(&shown.commit)];
+    let changes = shown.changes.unwrap_or_default();
+    if !changes.is_empty() {
+        lines.push(String::new());
+    }
+    lines.extend(changes.iter().map(change_line));
+    if shown.more_changes {
         lines.push("and more: --limit shows them".to_owned());
     }
     output::text(&lines.join("\n"))
 }
 
+pub(super) fn diff(args: &DiffArgs, json: bool) -> Result<(), Failure> {
+    let client = client(&args.server)?;
+    let (from, to) = match (args.versions.as_slice(), &args.from) {
+        ([], from) => (from.as_ref(), "main"),
+        ([to], from) => (from.as_ref(), to.as_str()),
+        ([from, to], None) => (Some(from), to.as_str()),
+        _ => {
+            let message = "two versions are compared: say one of them once";
+            return Err(Failure::new(FailureKind::Usage, message));
+        }
+    };
+    let (workspace, side) = match &args.session {
+        Some(session) => {
+            let found: Session = client.get(&path_of(session, "")?)?;
+            (found.workspace, format!("session={}", escape(session)))
+        }
+        None => (args.workspace.clone(), format!("to={}", escape(to))),
+    };
+    let mut path = format!(
+        "/v1/workspaces/{}/diff?{side}&limit={}",
+        escape(&workspace),
+        args.limit
+    );
+    if let Some(from) = from {
+        path.push_str(&format!("&from={}", escape(from)));
+    }
+    if let Some(within) = &args.path {
+        path.push_str(&format!("&path={}", escape_bytes(within.as_bytes())));
+    }
+    for (name, is_asked) in [("stat", args.stat), ("text", args.text)] {
+        if is_asked {
+            path.push_str(&format!("&{name}=true"));
+        }
+    }
+    let diff: Diff = client.get(&path)?;
+    if json {
+        return output::json(&diff);
+    }
+    show_diff(args, &diff)
+}
+
+fn show_diff(args: &DiffArgs, diff: &Diff) -> Result<(), Failure> {
+    let more = "and more: --limit or --path shows them";
+    if args.text {
+        let patches = diff
+            .items
+            .iter()
+            .filter_map(|change| change.patch.as_deref());
+        let patches: String = patches.collect();
+        if !patches.is_empty() {
+            output::patch(&patches)?;
+        }
+        if diff.items.iter().any(|change| change.patch_lossy) {
+            output::note("some texts are not UTF-8: their other bytes are replaced");
+        }
+        if diff.more {
+            output::note(more);
+        }
+        return Ok(());
+    }
+    let mut lines: Vec<String> = match args.stat {
+        true => diff.items.iter().map(size_line).collect(),
+        false => diff.items.iter().map(change_line).collect(),
+    };
+    if diff.more {
+        lines.push(more.to_owned());
+    }
+    lines.extend(diff.stat.iter().map(sums));
+    if lines.is_empty() {
+        return Ok(());
+    }
+    output::text(&lines.join("\n"))
+}
+
+/// A change with sizes in bytes.
+fn size_line(change: &Change) -> String {
+    let sizes = match (change.old_size, change.new_size) {
+        _ if change.kind == "directory" => return change_line(change),
+        (Some(old), Some(new)) if change.what != "added" && change.what != "removed" => {
+            format!("{old} -> {new} bytes")
+        }
+        (_, Some(new)) if change.what == "added" => format!("{new} bytes"),
+        (Some(old), _) => format!("{old} bytes"),
+        (None, _) => return change_line(change),
+    };
+    format!("{} | {sizes}", change_line(change))
+}
+
+fn sums(stat: &Stat) -> String {
+    let part = |at: usize, done: &str| {
+        let (files, bytes) = (stat.files.get(at), stat.bytes.get(at));
+        let (files, bytes) = (files.copied().unwrap_or(0), bytes.copied().unwrap_or(0));
+        format!("{files} {done} ({bytes} bytes)")
+    };
+    let all = [part(0, "added"), part(1, "changed"), part(2, "removed")];
+    let more = if stat.more { ", and more" } else { "" };
+    format!("{}{more}", all.join(", "))
+}
+
 /// A letter for what happened, as git has it, and the path.
 fn change_line(change: &Change) -> String {
-    let letter = match change.what.as_str() {
+    let path = show_path(&change.path, change.path_bytes.as_ref());
+    let old = change.old_path.as_ref();
+    let old = old.map(|old| show_path(old, change.old_path_bytes.as_ref()));
+    let line = letter_line(&change.what, &path, old.as_deref());
+    match change.further {
+        0 => line,
+        further => format!("{line}  (and {further} further names)"),
+    }
+}
+
+fn letter_line(what: &str, path: &str, old_path: Option<&str>) -> String {
+    let letter = match what {
         "added" => 'A',
         "removed" => 'D',
         "renamed" => 'R',
         "type-changed" => 'T',
         _ => 'M',
     };
-    let path = output::in_line(&change.path);
-    match &change.old_path {
-        Some(old) => format!("{letter}  {} -> {path}", output::in_line(old)),
+    match old_path {
+        Some(old) => format!("{letter}  {old} -> {path}"),
         None => format!("{letter}  {path}"),
     }
 }

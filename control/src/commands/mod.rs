@@ -6,6 +6,7 @@ mod gc;
 mod history;
 mod keys;
 mod mount;
+mod reading;
 mod serve;
 mod session;
 mod workspace;
@@ -26,6 +27,10 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Show(args) => history::show(&args, json),
         Command::Diff(args) => history::diff(&args, json),
         Command::Conflicts(command) => conflicts::run(command, json),
+        Command::Ls(args) => reading::ls(&args, json),
+        Command::Cat(args) => reading::cat(&args, json),
+        Command::Find(args) => reading::find(&args, json),
+        Command::Blame(args) => reading::blame(&args, json),
         Command::Ref(command) => history::refs(command, json),
         Command::Op(command) => history::operations(command, json),
         Command::Mount(mount) => mount::run(&mount, json),

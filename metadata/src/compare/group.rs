@@ -42,16 +42,16 @@ pub(super) struct Event {
 
 /// What of an object differs.
 #[derive(Clone, Copy, Debug, Default)]
-struct Flags {
-    content: bool,
-    mode: bool,
-    owner: bool,
+pub(super) struct Flags {
+    pub(super) content: bool,
+    pub(super) mode: bool,
+    pub(super) owner: bool,
     times: bool,
 }
 
 impl Flags {
     /// What the attributes tell.
-    fn between(old: &InodeRecord, new: &InodeRecord) -> Self {
+    pub(super) fn between(old: &InodeRecord, new: &InodeRecord) -> Self {
         let (is, was) = (&new.stat, &old.stat);
         let holds = |record: &InodeRecord| match record.stat.kind {
             FileKind::Directory => None,
@@ -372,7 +372,7 @@ fn more(events: &mut Vec<Event>, change: PathChange, place: Place, old_place: Op
 
 /// Whether two files of the same size hold something different. They may hold the same, stored
 /// differently, and count as different.
-async fn blocks_differ(
+pub(super) async fn blocks_differ(
     pair: &Pair,
     old: &InodeRecord,
     new: &InodeRecord,

@@ -6,6 +6,7 @@ use crate::tree::Root;
 use world::World;
 
 mod cost;
+mod finding;
 mod naive;
 mod random;
 mod reading;

@@ -5,18 +5,13 @@ use std::ops::Range;
 use bytes::Bytes;
 
 use crate::lines::{self, Hunk};
+pub(super) use crate::text::is_text;
 
 /// One side: its lines, and how they differ from base.
 #[derive(Debug)]
 struct Side<'a> {
     lines: Vec<&'a [u8]>,
     hunks: Vec<Hunk>,
-}
-
-/// Whether content is taken for text. A NUL byte is in no text that is merged by lines, also if
-/// it is valid UTF-8: an archive of texts is none.
-pub(super) fn is_text(content: &[u8]) -> bool {
-    !content.contains(&0)
 }
 
 /// Merges two texts that came from `base`, if no region was changed by both in different ways.

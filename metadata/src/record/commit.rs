@@ -134,6 +134,21 @@ impl CommitRecord {
         self.provenance.check()
     }
 
+    /// Bytes of its texts, about.
+    pub(crate) fn text_bytes(&self) -> usize {
+        let made = &self.provenance;
+        let labels = [
+            &made.author,
+            &made.agent,
+            &made.run,
+            &made.model,
+            &made.tool_call,
+        ];
+        let pairs = made.pairs.iter();
+        let pairs: usize = pairs.map(|(key, value)| key.len() + value.len()).sum();
+        self.message.len() + pairs + labels.map(String::len).iter().sum::<usize>()
+    }
+
     /// Encodes the value.
     #[must_use]
     pub fn encode(&self) -> Bytes {

@@ -17,6 +17,7 @@ mod tests;
 pub use commits::{CommitInfo, NewCommit};
 pub use operations::{OperationInfo, OperationPosition};
 pub use refs::{RefInfo, RefLogEntry};
+pub(crate) use walk::LOG_BYTES_MAX;
 pub use walk::{LogFilter, LogHeads, LogHeadsError, LogPage, LogQuery, Walk};
 
 pub(super) use operations::write_operation;

@@ -194,6 +194,18 @@ impl Store {
             let branch = RefName::new(branch).map_err(|error| StoreError::Invalid {
                 why: format!("branch {branch:?}: {error}"),
             })?;
+            match self.reference(workspace, &branch).await {
+                Ok(found) if found.record.state.kind == RefKind::Tag => {
+                    return Err(StoreError::Invalid {
+                        why: format!(
+                            "{:?} is a tag, which stays where it is: name a branch to publish to, there or new",
+                            branch.as_str()
+                        ),
+                    });
+                }
+                Ok(_) | Err(StoreError::NotFound { .. }) => {}
+                Err(error) => return Err(error),
+            }
             return Ok((commit, branch.as_str().to_owned()));
         }
         // A version that is a branch's name is to be published there; a tag's or an id is not.

@@ -7,9 +7,12 @@
 mod content;
 mod merge;
 mod plan;
+mod read;
 mod resolve;
 
 use std::sync::Arc;
+
+pub use read::{FileReader, Look, ReadError, Versions};
 
 use base::{CommitId, NodeId, OperationId, SessionId, TenantId, WorkspaceId};
 use metadata::compare::{SnapshotError, statistics};

@@ -18,7 +18,7 @@ mod make;
 mod remove;
 
 pub(crate) use data::stable_reply;
-pub(crate) use filesystem::Space;
+pub(crate) use filesystem::{Space, fsinfo_of, fsstat_of, pathconf_of};
 
 use std::sync::Arc;
 
@@ -30,9 +30,10 @@ use metadata::stat::{Stat, Wcc};
 use metadata::{FsError, Miss, OpError};
 
 use crate::convert::{fattr, unchanged};
-use crate::handle::{FileHandle, HandleKeys, SignedHandle};
+use crate::handle::{FileHandle, HandleKeys, Selector, SignedHandle};
+use crate::session::inside::{self, Inside};
 use crate::status::status;
-use crate::wire::args::NfsCall;
+use crate::wire::args::{CreateArgs, MkdirArgs, MknodArgs, NfsCall, SymlinkArgs};
 use crate::wire::nfs3::{Fattr, Stability, Verifier, WireHandle};
 use crate::wire::reply::Reply;
 use crate::wire::results;
@@ -49,6 +50,8 @@ pub(crate) struct View {
     pub(crate) flags: u16,
     pub(crate) fsid: u64,
     pub(crate) verifier: Verifier,
+    /// The tree that the objects are in.
+    pub(crate) selector: Selector,
 }
 
 /// One call, about to run on its session's image.
@@ -58,6 +61,8 @@ pub(crate) struct Scope<'a> {
     pub(crate) cx: Context<'a>,
     pub(crate) view: &'a View,
     pub(crate) space: Space,
+    /// What is in `.holdfast`; `None` for a tree that has none.
+    pub(crate) inside: Option<&'a Inside>,
 }
 
 /// The objects a call is about, from verified handles.
@@ -106,17 +111,33 @@ impl View {
             flags: self.flags,
             session: self.session,
             revocation: self.revocation,
-            snapshot: [0; 16],
+            snapshot: *self.selector.as_bytes(),
             inode,
         })
     }
 
     pub(crate) fn fattr(&self, stat: &Stat) -> Fattr {
-        fattr(stat, self.fsid)
+        Fattr {
+            fileid: self.file_id(stat.inode),
+            ..fattr(stat, self.fsid)
+        }
     }
 
+    pub(crate) fn file_id(&self, inode: InodeId) -> u64 {
+        self.selector.file_id(inode)
+    }
+
+    /// The same mount's view of another tree.
+    pub(crate) fn of(&self, selector: Selector) -> Self {
+        Self {
+            selector,
+            ..self.clone()
+        }
+    }
+
+    /// The mount, or the tree, must not be changed.
     pub(crate) fn is_read_only(&self) -> bool {
-        self.flags & FLAG_READ_ONLY != 0
+        self.flags & FLAG_READ_ONLY != 0 || !self.selector.is_live()
     }
 }
 
@@ -161,6 +182,30 @@ fn allocates(call: &NfsCall<'_>) -> bool {
     )
 }
 
+/// Why a call must not touch the name of `.holdfast`, if it would.
+fn reserved(call: &NfsCall<'_>, objects: Objects) -> Option<FsError> {
+    let is_it = |dir, name: &[u8]| dir == InodeId::ROOT && name == inside::NAME;
+    let (first, second) = (objects.first, objects.second);
+    match call {
+        NfsCall::Create(CreateArgs { place, .. })
+        | NfsCall::Mkdir(MkdirArgs { place, .. })
+        | NfsCall::Symlink(SymlinkArgs { place, .. })
+        | NfsCall::Mknod(MknodArgs { place, .. })
+            if is_it(first, place.name) =>
+        {
+            Some(FsError::Exists)
+        }
+        NfsCall::Link(args) if is_it(second, args.place.name) => Some(FsError::Exists),
+        NfsCall::Remove(args) | NfsCall::Rmdir(args) if is_it(first, args.name) => {
+            Some(FsError::ReadOnly)
+        }
+        NfsCall::Rename(args) if is_it(first, args.from.name) || is_it(second, args.to.name) => {
+            Some(FsError::ReadOnly)
+        }
+        _ => None,
+    }
+}
+
 /// About how many bytes the reply to a call may have, if that may be many.
 pub(crate) fn reply_bytes(call: &NfsCall<'_>) -> usize {
     let wanted = match call {
@@ -180,6 +225,8 @@ pub(crate) fn execute(mut scope: Scope<'_>, call: &NfsCall<'_>, objects: Objects
         || (allocates(call) && !scope.space.has_room(call))
     {
         Some(FsError::NoSpace)
+    } else if scope.inside.is_some() {
+        reserved(call, objects)
     } else {
         None
     };
@@ -225,10 +272,14 @@ fn run(scope: &mut Scope<'_>, call: &NfsCall<'_>, objects: Objects) -> Result<St
 
 impl Scope<'_> {
     fn failed(&self, call: &NfsCall<'_>, objects: Objects, error: FsError) -> Reply {
-        let stats = (
-            self.image.peek(objects.first),
-            self.image.peek(objects.second),
-        );
+        let peek = |inode| {
+            let shown = |stat: Stat| Stat {
+                inode: InodeId::new(self.view.file_id(stat.inode)),
+                ..stat
+            };
+            self.image.peek(inode).map(shown)
+        };
+        let stats = (peek(objects.first), peek(objects.second));
         failed(self.xid, call, error, stats, self.view.fsid)
     }
 }
@@ -269,3 +320,6 @@ pub(crate) fn failed(
         NfsCall::Link(_) => results::failed(xid, status, &(first, second_wcc)),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,6 +15,7 @@ mod flush;
 mod fold;
 mod freeze;
 mod holds;
+pub(crate) mod inside;
 mod loading;
 mod replies;
 mod slow;
@@ -37,7 +38,7 @@ use parking_lot::Mutex;
 
 use crate::connection::CallGuard;
 use crate::gateway::Shared;
-use crate::handle::FileHandle;
+use crate::handle::{FileHandle, Selector};
 use crate::procedures::{self, Objects, Scope, Space, Stable, Step, View};
 use crate::wire::args::NfsCall;
 use crate::wire::reply::{Payload, Reply};
@@ -46,6 +47,7 @@ use crate::wire::rpc::{self, Call, Credential};
 
 pub(crate) use changing::ChangeError;
 pub use freeze::{ForkError, FreezeError};
+use inside::Inside;
 use loading::Loaders;
 use replies::{Arrival, CallKey, Calls};
 pub(crate) use slow::Retry;
@@ -80,6 +82,7 @@ pub(crate) struct Session {
     /// Told when a flush ends.
     flushed: tokio::sync::Notify,
     last_used_ms: AtomicU64,
+    inside: Inside,
 }
 
 /// A reply that waits until what it shows is durable.
@@ -117,6 +120,8 @@ pub(crate) struct Request<'a> {
     pub(crate) objects: Objects,
     /// Flags of the handle the call came with.
     pub(crate) flags: u16,
+    /// The tree that its objects are in.
+    pub(crate) selector: Selector,
 }
 
 /// A READ that has looked at the image.
@@ -163,6 +168,7 @@ impl Session {
             flags: 0,
             fsid: id.raw(),
             verifier: verifier(&owned.fence, 0),
+            selector: Selector::LIVE,
         };
         let image = Image::new(config, owned.totals);
         let calls = Calls::from_stored(owned.replies);
@@ -180,6 +186,7 @@ impl Session {
             written: tokio::sync::Notify::new(),
             flushed: tokio::sync::Notify::new(),
             last_used_ms: AtomicU64::new(0),
+            inside: Inside::new(shared.clock.wall()),
             shared,
         }
     }
@@ -191,9 +198,7 @@ impl Session {
 
     /// Whether a handle belongs to this session as it is now.
     pub(crate) fn accepts(&self, handle: &FileHandle) -> bool {
-        handle.session == self.view.session
-            && handle.revocation == self.view.revocation
-            && handle.snapshot == [0; 16]
+        handle.session == self.view.session && handle.revocation == self.view.revocation
     }
 
     /// The view that mounts of this session share, with the flags of one of them.
@@ -215,6 +220,10 @@ impl Session {
             Ok(to) => to,
             Err(replayed) => return replayed,
         };
+        if !request.selector.is_live() {
+            self.go_inside(record.clone(), to);
+            return None;
+        }
         match self.attempt(request, to) {
             Attempt::Reply(reply, Recipient::Direct(_)) => Some(reply),
             Attempt::Reply(reply, to) => {
@@ -267,8 +276,7 @@ impl Session {
         let caller = self.caller(&request.call.credential);
         let now = self.shared.clock.wall();
         let space = self.shared.space();
-        self.last_used_ms
-            .store(self.shared.now_ms(), Ordering::Relaxed);
+        self.used();
         let mut state = self.lock();
         if state.lost {
             return Attempt::Lost(to);
@@ -298,6 +306,7 @@ impl Session {
                 cx,
                 view: &view,
                 space,
+                inside: Some(&self.inside),
             };
             procedures::execute(scope, request.nfs, request.objects)
         });
@@ -468,6 +477,12 @@ impl Session {
         hasher.update(&self.view.verifier);
         hasher.update(&state.losses.to_be_bytes());
         first_8(&hasher)
+    }
+
+    /// Takes note of a call.
+    fn used(&self) {
+        self.last_used_ms
+            .store(self.shared.now_ms(), Ordering::Relaxed);
     }
 
     /// Whether the session has been left alone for `idle`, and could be dropped without loss.

@@ -22,10 +22,10 @@ pub(super) const LOADS_MAX: u32 = 1_000_000;
 
 /// How long a call waits for a store that fails, before the connection is closed so that the
 /// client asks again.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Pause between tries at a store that fails.
-const PAUSE: Duration = Duration::from_millis(100);
+pub(super) const PAUSE: Duration = Duration::from_millis(100);
 
 /// Why a call has to run again, or be finished elsewhere.
 #[derive(Debug)]
@@ -236,7 +236,7 @@ impl Session {
     /// Fetches the chunks among `pieces`. `None`, with the chunk in `gone`, if one is not stored:
     /// the file may have changed since the call looked at it, and the chunk been collected. That
     /// cannot be if the call names the same chunk when it has run again.
-    async fn fetch(
+    pub(super) async fn fetch(
         &self,
         pieces: &[Piece],
         gone: &mut Option<ChunkId>,

@@ -177,20 +177,30 @@ fn undone_state(
     id: OperationId,
     forward: bool,
 ) -> Result<Option<RefState>, StoreError> {
-    if seen.operation() != Some(id) {
-        return Err(StoreError::Changed {
-            what: format!("ref {:?} (since operation {id})", change.name.as_str()),
-            now: seen.state.map(|state| state.commit),
-        });
-    }
-    if seen.state != change.after {
-        return Err(StoreError::Corrupt {
-            what: format!("ref {:?}", change.name.as_str()),
-            why: "it is not what its log says".into(),
-        });
-    }
-    is_kept(&change.name, seen.state, change.before, forward)?;
-    Ok(change.before)
+    let target = match (seen.state, change.before, change.after) {
+        (now, before, after) if now == after => before,
+        // It was protected since, or is not any more: that stays as it is.
+        (Some(now), Some(before), Some(after))
+            if before.protected == after.protected
+                && RefState {
+                    protected: after.protected,
+                    ..now
+                } == after =>
+        {
+            Some(RefState {
+                protected: now.protected,
+                ..before
+            })
+        }
+        _ => {
+            return Err(StoreError::Changed {
+                what: format!("ref {:?} (since operation {id})", change.name.as_str()),
+                now: seen.state.map(|state| state.commit),
+            });
+        }
+    };
+    is_kept(&change.name, seen.state, target, forward)?;
+    Ok(target)
 }
 
 fn not_undone(id: OperationId, action: &Action) -> StoreError {

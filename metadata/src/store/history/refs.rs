@@ -42,13 +42,6 @@ pub(super) struct RefSeen {
     last: Option<(Timestamp, RefLogRecord)>,
 }
 
-impl RefSeen {
-    /// The last operation on it.
-    pub(super) fn operation(&self) -> Option<OperationId> {
-        self.last.as_ref().map(|(_, entry)| entry.operation)
-    }
-}
-
 /// What a ref is to say, by what it says.
 pub(super) type Decide<'a> =
     &'a (dyn Fn(&RefSeen) -> Result<Option<RefState>, StoreError> + Send + Sync + 'a);

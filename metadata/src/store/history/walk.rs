@@ -25,6 +25,9 @@ const KEPT_MAX: usize = 64;
 /// Most commits that one page of a log looks at.
 const LOOKED_AT_MAX: usize = 5_000;
 
+/// About how many bytes of texts one page of a log has: a page is one answer.
+pub(crate) const LOG_BYTES_MAX: usize = 4 << 20;
+
 /// Which parents a log follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Walk {
@@ -46,7 +49,9 @@ pub struct LogFilter {
 }
 
 impl LogFilter {
-    fn shows(&self, commit: &CommitRecord) -> bool {
+    /// Whether a log shows this commit.
+    #[must_use]
+    pub fn shows(&self, commit: &CommitRecord) -> bool {
         let made = &commit.provenance;
         self.agent.as_ref().is_none_or(|agent| *agent == made.agent)
             && self.run.as_ref().is_none_or(|run| *run == made.run)
@@ -199,7 +204,11 @@ impl Store {
             frontier.add(self.commit(workspace, id).await?, 0)?;
         }
         let mut commits = Vec::new();
+        let mut bytes = 0;
         for _ in 0..LOOKED_AT_MAX {
+            if bytes >= LOG_BYTES_MAX {
+                break;
+            }
             let Some((commit, _)) = self.take(workspace, &mut frontier).await? else {
                 break;
             };
@@ -212,6 +221,7 @@ impl Store {
                 frontier.add(parent, 0)?;
             }
             if query.filter.shows(&commit.record) {
+                bytes += commit.record.text_bytes();
                 commits.push(commit);
             }
             if commits.len() == limit {

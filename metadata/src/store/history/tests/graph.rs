@@ -330,3 +330,19 @@ fn places_in_a_log_are_read_strictly() {
     let many = vec![id.to_string(); 10_001].join(",");
     assert_eq!(many.parse::<LogHeads>(), Err(LogHeadsError));
 }
+
+/// A page is one answer, which has a size.
+#[tokio::test]
+async fn a_page_of_long_messages_has_fewer() {
+    let world = World::new().await;
+    let mut commits = vec![world.commit("first", &[]).await];
+    for number in 0..200 {
+        let message = format!("{number}{}", "x".repeat(32_000));
+        let last = *commits.last().unwrap();
+        commits.push(world.commit(&message, &[last]).await);
+    }
+    commits.reverse();
+    let (found, count) = pages(&world, query(commits[0], Walk::AllParents, 500)).await;
+    assert_eq!(found, commits);
+    assert_eq!(count, 2);
+}

@@ -1,0 +1,257 @@
+//! What differs between versions, and between sessions and versions.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use base::TenantId;
+use metadata::compare::{Options, PathChange, Snapshot, Tally, compare, count, is_within};
+use metadata::store::{CommitInfo, StoreError, WorkspaceInfo};
+use metadata::tree::Root;
+use nfs_gateway::{Look, Versions};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use super::ApiState;
+use super::input::{Parameters, Place, Tenant, session_id};
+use super::patch::Patches;
+use super::paths::Bytes;
+use crate::history::{Change, Diff, Stat};
+use crate::status::ApiError;
+
+/// Most changes that a comparison tells.
+const CHANGES_MAX: usize = 10_000;
+
+/// Changes that a comparison tells unless the caller says otherwise.
+const CHANGES_DEFAULT: usize = 1000;
+
+/// Most changes that are looked at for those at a path.
+const LOOKED_AT_MAX: u64 = 200_000;
+
+/// Most changes that are counted.
+const COUNTED_MAX: u64 = 1_000_000;
+
+/// About how large an answer may be without its texts, in bytes.
+const ANSWER_BYTES_MAX: usize = 4 << 20;
+
+/// What a change takes in an answer beside its paths, about.
+const CHANGE_BYTES: usize = 300;
+
+/// What is told of nothing.
+const NOTHING: &str = "empty";
+
+/// What is to be compared, and what of it told.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Wanted {
+    from: Option<String>,
+    to: Option<String>,
+    session: Option<String>,
+    limit: Option<usize>,
+    #[serde(default)]
+    stat: bool,
+    #[serde(default)]
+    text: bool,
+    /// See [`Bytes`].
+    #[serde(rename = "path")]
+    _path: Option<IgnoredAny>,
+}
+
+/// One side.
+struct Side {
+    name: String,
+    root: Root,
+    /// What it comes from, unless that is said.
+    parent: Option<base::CommitId>,
+    _look: Option<Look>,
+}
+
+impl Side {
+    fn of(commit: &CommitInfo) -> Self {
+        Self {
+            name: commit.id.to_string(),
+            root: root_of(commit),
+            parent: commit.record.parents.first().copied(),
+            _look: None,
+        }
+    }
+
+    /// What there was before the first commit.
+    fn nothing() -> Self {
+        Self {
+            name: NOTHING.to_owned(),
+            root: Root::EMPTY,
+            parent: None,
+            _look: None,
+        }
+    }
+}
+
+fn root_of(commit: &CommitInfo) -> Root {
+    Root::from_bytes(*commit.record.tree.as_bytes())
+}
+
+pub(super) async fn diff(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+    Place(workspace): Place<String>,
+    bytes: Bytes,
+    Parameters(wanted): Parameters<Wanted>,
+) -> Result<Json<Diff>, ApiError> {
+    let workspace = state.store.workspace_by_name(tenant, &workspace).await?;
+    let to = newer(&state, tenant, &workspace, &wanted).await?;
+    let from = match (wanted.from.as_deref(), to.parent) {
+        (Some(from), _) => Side::of(&state.store.resolve_version(workspace.id, from).await?),
+        (None, Some(parent)) => Side::of(&state.store.commit(workspace.id, parent).await?),
+        (None, None) => Side::nothing(),
+    };
+    let versions = state.counted.gateway.versions(tenant, &workspace).await?;
+    let limit = wanted.limit.unwrap_or(CHANGES_DEFAULT).min(CHANGES_MAX);
+    let sides = Sides {
+        old: versions.snapshot(from.root),
+        new: versions.snapshot(to.root),
+        versions,
+        top: bytes.path.unwrap_or_default(),
+    };
+    let (items, more) = sides.changes(limit, wanted.text).await?;
+    let stat = match wanted.stat {
+        true => Some(sides.stat().await?),
+        false => None,
+    };
+    Ok(Json(Diff {
+        from: from.name,
+        to: to.name,
+        items,
+        more,
+        stat,
+    }))
+}
+
+async fn newer(
+    state: &ApiState,
+    tenant: TenantId,
+    workspace: &WorkspaceInfo,
+    wanted: &Wanted,
+) -> Result<Side, ApiError> {
+    let Some(session) = &wanted.session else {
+        let to = wanted.to.as_deref().unwrap_or("main");
+        let commit = state.store.resolve_version(workspace.id, to).await?;
+        return Ok(Side::of(&commit));
+    };
+    if wanted.to.is_some() {
+        return Err(ApiError::invalid("say a session or to, not both"));
+    }
+    let id = session_id(session)?;
+    let found = state.store.session(tenant, id).await?;
+    if found.record.workspace != workspace.id {
+        let what = format!("session {id} in this workspace");
+        return Err(StoreError::NotFound { what }.into());
+    }
+    let look = state.counted.gateway.look(tenant, id).await?;
+    Ok(Side {
+        name: format!("session {id}"),
+        root: look.root,
+        parent: look.session.record.commit,
+        _look: Some(look),
+    })
+}
+
+/// What a commit changed against its first parent, at most `limit` files, and whether there are more.
+pub(super) async fn changes_of(
+    state: &ApiState,
+    tenant: TenantId,
+    workspace: &WorkspaceInfo,
+    commit: &CommitInfo,
+    limit: usize,
+) -> Result<(Vec<Change>, bool), ApiError> {
+    let before = match commit.record.parents.first() {
+        Some(parent) => root_of(&state.store.commit(workspace.id, *parent).await?),
+        None => Root::EMPTY,
+    };
+    let versions = state.counted.gateway.versions(tenant, workspace).await?;
+    let sides = Sides {
+        old: versions.snapshot(before),
+        new: versions.of(commit),
+        versions,
+        top: Vec::new(),
+    };
+    sides.changes(limit.min(CHANGES_MAX), false).await
+}
+
+/// Two snapshots, and the path that matters.
+struct Sides {
+    versions: Versions,
+    old: Snapshot,
+    new: Snapshot,
+    top: Vec<u8>,
+}
+
+impl Sides {
+    fn compare(&self) -> metadata::compare::Comparison {
+        let roots = (self.old.root(), self.new.root());
+        let (tree, hasher) = (self.versions.tree(), self.versions.hasher());
+        compare(tree, hasher, roots, Options::default())
+    }
+
+    fn is_within(&self, change: &PathChange) -> bool {
+        let old = change.old_path.as_deref();
+        is_within(&change.path, &self.top) || old.is_some_and(|path| is_within(path, &self.top))
+    }
+
+    async fn changes(
+        &self,
+        limit: usize,
+        with_text: bool,
+    ) -> Result<(Vec<Change>, bool), ApiError> {
+        let mut comparison = self.compare();
+        let mut patches = with_text.then(|| Patches::new(&self.versions, &self.old, &self.new));
+        let (mut items, mut size) = (Vec::new(), 0);
+        for _ in 0..LOOKED_AT_MAX {
+            let Some(change) = comparison.next().await? else {
+                return Ok((items, false));
+            };
+            if !self.is_within(&change) {
+                continue;
+            }
+            if items.len() >= limit || size >= ANSWER_BYTES_MAX {
+                return Ok((items, true));
+            }
+            let old_path = change.old_path.as_ref().map_or(0, Vec::len);
+            size += CHANGE_BYTES + 4 * (change.path.len() + old_path);
+            let patch = match &mut patches {
+                Some(patches) => match patches.of(&change).await? {
+                    Some(patch) => Some(patch),
+                    None => return Ok((items, true)),
+                },
+                None => None,
+            };
+            let mut item = Change::from(change);
+            item.patch_lossy = patch
+                .as_ref()
+                .is_some_and(|it| std::str::from_utf8(it).is_err());
+            item.patch = patch.map(|it| String::from_utf8_lossy(&it).into_owned());
+            items.push(item);
+        }
+        Ok((items, true))
+    }
+
+    async fn stat(&self) -> Result<Stat, ApiError> {
+        if self.top.is_empty() {
+            let roots = (self.old.root(), self.new.root());
+            let (tree, hasher) = (self.versions.tree(), self.versions.hasher());
+            let counted = count(tree, hasher, roots, COUNTED_MAX).await?;
+            return Ok(Stat::new(counted.statistics, counted.more));
+        }
+        let mut comparison = self.compare();
+        let mut tally = Tally::default();
+        for _ in 0..LOOKED_AT_MAX {
+            let Some(change) = comparison.next().await? else {
+                return Ok(Stat::new(tally.sums(), false));
+            };
+            if self.is_within(&change) {
+                tally.add(&change);
+            }
+        }
+        Ok(Stat::new(tally.sums(), true))
+    }
+}

@@ -1,0 +1,420 @@
+//! Listing, finding and reading files of versions (`docs/design/0008-reading.md`).
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::Response;
+use base::{CommitId, InodeId, Name, Tasks, TenantId};
+use bytes::Bytes as Data;
+use futures_util::stream::try_unfold;
+use metadata::compare::{Finder, Snapshot};
+use metadata::record::inode::InodeRecord;
+use metadata::stat::FileKind;
+use metadata::store::CommitInfo;
+use nfs_gateway::{FileReader, Versions};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use super::ApiState;
+use super::glob::Glob;
+use super::input::{Parameters, Place, Tenant};
+use super::paths::{Bytes, resolve};
+use super::workspaces::{PAGE_DEFAULT, PAGE_MAX};
+use crate::reading::{Entry, escape_bytes, show_bytes, unescape_bytes};
+use crate::status::ApiError;
+use crate::types::Page;
+
+/// Most entries that one page of a search looks at.
+const LOOKED_AT_MAX: usize = 10_000;
+
+/// About how large a page may be, in bytes.
+const PAGE_BYTES_MAX: usize = 4 << 20;
+
+/// What an entry takes in an answer beside its path, about.
+const ENTRY_BYTES: usize = 512;
+
+/// Names the commit that an answer is of.
+const COMMIT_HEADER: &str = "holdfast-commit";
+
+/// What is wanted of a version.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Wanted {
+    version: Option<String>,
+    after: Option<String>,
+    limit: Option<usize>,
+    r#type: Option<String>,
+    /// See [`Bytes`].
+    #[serde(rename = "path")]
+    _path: Option<IgnoredAny>,
+    #[serde(rename = "name")]
+    _name: Option<IgnoredAny>,
+}
+
+/// A version that is being read.
+struct Reading {
+    versions: Versions,
+    commit: CommitInfo,
+    snapshot: Snapshot,
+    /// As the caller said it.
+    version: String,
+    /// Where to go on.
+    after: Option<Vec<u8>>,
+}
+
+impl Reading {
+    async fn open(
+        state: &ApiState,
+        tenant: TenantId,
+        workspace: &str,
+        wanted: &Wanted,
+    ) -> Result<Self, ApiError> {
+        let workspace = state.store.workspace_by_name(tenant, workspace).await?;
+        let version = wanted.version.as_deref().unwrap_or("main");
+        let (commit, after) = match &wanted.after {
+            None => {
+                let found = state.store.resolve_version(workspace.id, version).await?;
+                (found, None)
+            }
+            Some(after) => {
+                let (id, after) = position(after).ok_or_else(not_a_position)?;
+                (state.store.commit(workspace.id, id).await?, Some(after))
+            }
+        };
+        let versions = state.counted.gateway.versions(tenant, &workspace).await?;
+        Ok(Self {
+            snapshot: versions.of(&commit),
+            versions,
+            commit,
+            version: version.to_owned(),
+            after,
+        })
+    }
+
+    async fn resolve(&self, path: &[u8]) -> Result<InodeRecord, ApiError> {
+        resolve(&self.snapshot, path, &self.version).await
+    }
+
+    fn next(&self, last: &[u8]) -> String {
+        format!("{}:{}", self.commit.id, escape_bytes(last))
+    }
+
+    /// Describes what was found.
+    async fn entries(&self, found: Vec<(Vec<u8>, InodeId)>) -> Result<Vec<Entry>, ApiError> {
+        let inodes: Vec<InodeId> = found.iter().map(|(_, inode)| *inode).collect();
+        let records = self.snapshot.attributes_of(&inodes).await?;
+        let mut entries = Vec::with_capacity(found.len());
+        for ((path, inode), record) in found.into_iter().zip(records) {
+            let what = "has a name and no attributes";
+            let damaged = || metadata::compare::SnapshotError::Damaged { inode, what };
+            entries.push(Entry::new(&path, &record.ok_or_else(damaged)?));
+        }
+        Ok(entries)
+    }
+}
+
+/// Reads a place to go on at: a commit, and a path or a name.
+fn position(after: &str) -> Option<(CommitId, Vec<u8>)> {
+    let (commit, last) = after.split_once(':')?;
+    Some((commit.parse().ok()?, unescape_bytes(last)?))
+}
+
+fn not_a_position() -> ApiError {
+    ApiError::invalid("after is not what an earlier answer gave as next")
+}
+
+/// What is in a directory; of anything else, itself.
+pub(super) async fn entries(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+    Place(workspace): Place<String>,
+    bytes: Bytes,
+    Parameters(wanted): Parameters<Wanted>,
+) -> Result<Json<Page<Entry>>, ApiError> {
+    if wanted.r#type.is_some() || bytes.name.is_some() {
+        return Err(ApiError::invalid("type and name are for /find"));
+    }
+    let reading = Reading::open(&state, tenant, &workspace, &wanted).await?;
+    let path = bytes.path.unwrap_or_default();
+    let record = reading.resolve(&path).await?;
+    if !record.stat.is_dir() {
+        let items = vec![Entry::new(&path, &record)];
+        return Ok(Json(Page { items, next: None }));
+    }
+    let after = reading.after.as_deref().map(Name::new).transpose();
+    let after = after.map_err(|_| not_a_position())?;
+    let limit = wanted.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
+    let limit = limit
+        .min(PAGE_BYTES_MAX / (ENTRY_BYTES + 4 * path.len()))
+        .max(1);
+    let snapshot = &reading.snapshot;
+    let listing = snapshot
+        .list(record.stat.inode, after.as_ref(), limit)
+        .await?;
+    let last = listing.entries.last().filter(|_| listing.more);
+    let next = last.map(|(name, _)| reading.next(name.as_bytes()));
+    let full = |name: &Name| {
+        let mut full = path.clone();
+        if !full.is_empty() {
+            full.push(b'/');
+        }
+        full.extend_from_slice(name.as_bytes());
+        full
+    };
+    let found = listing.entries.iter();
+    let found = found.map(|(name, entry)| (full(name), entry.inode));
+    let items = reading.entries(found.collect()).await?;
+    Ok(Json(Page { items, next }))
+}
+
+/// What is below a directory; of anything else, itself.
+pub(super) async fn find(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+    Place(workspace): Place<String>,
+    bytes: Bytes,
+    Parameters(wanted): Parameters<Wanted>,
+) -> Result<Json<Page<Entry>>, ApiError> {
+    let kind = wanted.r#type.as_deref().map(kind).transpose()?;
+    let glob = bytes.name.as_deref().map(Glob::new).transpose();
+    let glob = glob.map_err(|error| ApiError::invalid(format!("name: {error}")))?;
+    let fits = |path: &[u8], is: FileKind| {
+        let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
+        kind.is_none_or(|kind| kind == is) && glob.as_ref().is_none_or(|glob| glob.fits(name))
+    };
+    let reading = Reading::open(&state, tenant, &workspace, &wanted).await?;
+    let top = bytes.path.unwrap_or_default();
+    let record = reading.resolve(&top).await?;
+    let stat = record.stat;
+    if !stat.is_dir() {
+        let items = fits(&top, stat.kind).then(|| Entry::new(&top, &record));
+        return Ok(Json(Page {
+            items: items.into_iter().collect(),
+            next: None,
+        }));
+    }
+    let snapshot = reading.snapshot.clone();
+    let mut finder = match &reading.after {
+        None => Finder::new(snapshot, stat.inode, &top),
+        Some(last) => {
+            let after = Finder::after(snapshot, stat.inode, &top, last).await?;
+            after.ok_or_else(not_a_position)?
+        }
+    };
+    let limit = wanted.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
+    let (mut found, mut size, mut next) = (Vec::new(), 0, None);
+    for looked_at in 1..=LOOKED_AT_MAX {
+        let Some(one) = finder.next().await? else {
+            break;
+        };
+        let is_last = looked_at == LOOKED_AT_MAX;
+        let position = || reading.next(&one.path);
+        if !fits(&one.path, one.kind) {
+            next = is_last.then(position);
+            continue;
+        }
+        size += ENTRY_BYTES + 4 * one.path.len();
+        let is_last = is_last || found.len() + 1 == limit || size >= PAGE_BYTES_MAX;
+        next = is_last.then(position);
+        found.push((one.path, one.inode));
+        if is_last {
+            break;
+        }
+    }
+    let items = reading.entries(found).await?;
+    Ok(Json(Page { items, next }))
+}
+
+fn kind(letter: &str) -> Result<FileKind, ApiError> {
+    match letter {
+        "f" | "file" => Ok(FileKind::File),
+        "d" | "directory" => Ok(FileKind::Directory),
+        "l" | "symlink" => Ok(FileKind::Symlink),
+        _ => Err(ApiError::invalid(
+            "type is none of f (file), d (directory), l (symbolic link)",
+        )),
+    }
+}
+
+/// The content of a file.
+pub(super) async fn content(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+    Place(workspace): Place<String>,
+    headers: HeaderMap,
+    bytes: Bytes,
+    Parameters(wanted): Parameters<Wanted>,
+) -> Result<Response, ApiError> {
+    let Some(path) = bytes.path else {
+        return Err(ApiError::invalid("say which file with path"));
+    };
+    if wanted.after.is_some() || wanted.limit.is_some() || wanted.r#type.is_some() {
+        let why = "content takes version and path; a part of it is asked for with Range";
+        return Err(ApiError::invalid(why));
+    }
+    let reading = Reading::open(&state, tenant, &workspace, &wanted).await?;
+    let record = reading.resolve(&path).await?;
+    check_readable(&path, &record)?;
+    let size = record.stat.size;
+    let asked = headers
+        .get(header::RANGE)
+        .and_then(|range| range.to_str().ok());
+    let part = match asked.map_or(Asked::Whole, |range| parse_range(range, size)) {
+        Asked::Whole => None,
+        Asked::Part(part) => Some(part),
+        Asked::Beyond => return Ok(beyond(size)),
+    };
+    let range = part.clone().unwrap_or(0..size);
+    let mut reader = reading
+        .versions
+        .read(&reading.snapshot, &record, range.clone());
+    // An error that is found now can still be told.
+    let first = reader.next().await?;
+    let body = Body::from_stream(parts(first, reader, state.tasks.clone()));
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
+    let number = HeaderValue::from(range.end.saturating_sub(range.start));
+    headers.insert(header::CONTENT_LENGTH, number);
+    for (name, value) in [
+        (header::CONTENT_TYPE, "application/octet-stream"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::ACCEPT_RANGES, "bytes"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    if let Ok(id) = HeaderValue::from_str(&reading.commit.id.to_string()) {
+        headers.insert(COMMIT_HEADER, id);
+    }
+    if let Some(part) = part {
+        let told = format!("bytes {}-{}/{size}", part.start, part.end.saturating_sub(1));
+        if let Ok(told) = HeaderValue::from_str(&told) {
+            headers.insert(header::CONTENT_RANGE, told);
+        }
+        *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+    }
+    Ok(response)
+}
+
+fn check_readable(path: &[u8], record: &InodeRecord) -> Result<(), ApiError> {
+    let shown = show_bytes(path);
+    let why = match record.stat.kind {
+        FileKind::File => return Ok(()),
+        FileKind::Directory if path.is_empty() => {
+            "that is the root directory: say which file".to_owned()
+        }
+        FileKind::Directory => format!("{shown} is a directory: list it"),
+        FileKind::Symlink => {
+            let target = record.inline.as_deref().unwrap_or_default();
+            let target = show_bytes(target);
+            format!("{shown} is a symbolic link to {target:?}, and links are not followed")
+        }
+        FileKind::BlockDevice | FileKind::CharDevice | FileKind::Fifo | FileKind::Socket => {
+            format!("{shown} is no file: it has no content")
+        }
+    };
+    Err(ApiError::invalid(why))
+}
+
+/// The parts of a file as a body. It ends early, as broken, if a part cannot be read or the server
+/// shuts down: the peer sees that it is shorter than was said.
+fn parts(
+    first: Option<Data>,
+    reader: FileReader,
+    tasks: Tasks,
+) -> impl futures_util::Stream<Item = std::io::Result<Data>> {
+    try_unfold((first, reader), move |(first, mut reader)| {
+        let is_ending = tasks.is_shutting_down();
+        async move {
+            if is_ending {
+                return Err(std::io::Error::other("the server shuts down"));
+            }
+            let part = match first {
+                Some(part) => Some(part),
+                None => reader.next().await.map_err(|error| {
+                    tracing::warn!(%error, "content of a version cannot be read");
+                    std::io::Error::other(error)
+                })?,
+            };
+            Ok(part.map(|part| (part, (None, reader))))
+        }
+    })
+}
+
+/// What a `Range` asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Asked {
+    /// Everything: also where it asks for several parts, or is not understood.
+    Whole,
+    Part(Range<u64>),
+    /// Nothing that is there.
+    Beyond,
+}
+
+fn parse_range(text: &str, size: u64) -> Asked {
+    let Some((first, last)) = text
+        .strip_prefix("bytes=")
+        .and_then(|text| text.split_once('-'))
+    else {
+        return Asked::Whole;
+    };
+    let number = |text: &str| {
+        let text = text.trim();
+        let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        // What is too large for a number is behind every end.
+        is_number.then(|| text.parse::<u64>().unwrap_or(u64::MAX))
+    };
+    let range = match (number(first), number(last)) {
+        (Some(first), Some(last)) if first <= last => first..last.saturating_add(1).min(size),
+        (Some(first), None) if last.trim().is_empty() => first..size,
+        (None, Some(count)) if first.trim().is_empty() => size.saturating_sub(count)..size,
+        _ => return Asked::Whole,
+    };
+    if range.is_empty() {
+        return Asked::Beyond;
+    }
+    Asked::Part(range)
+}
+
+fn beyond(size: u64) -> Response {
+    use axum::response::IntoResponse;
+    let detail = format!("the file has {size} bytes: nothing of the range is there");
+    let error = ApiError::rejected(StatusCode::RANGE_NOT_SATISFIABLE, detail);
+    let mut response = error.into_response();
+    if let Ok(told) = HeaderValue::from_str(&format!("bytes */{size}")) {
+        response.headers_mut().insert(header::CONTENT_RANGE, told);
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_read() {
+        let cases = [
+            ("bytes=0-0", 10, Asked::Part(0..1)),
+            ("bytes=2-", 10, Asked::Part(2..10)),
+            ("bytes=2-99", 10, Asked::Part(2..10)),
+            ("bytes=-3", 10, Asked::Part(7..10)),
+            ("bytes=-99", 10, Asked::Part(0..10)),
+            ("bytes=9-99999999999999999999999", 10, Asked::Part(9..10)),
+            ("bytes=10-", 10, Asked::Beyond),
+            ("bytes=-0", 10, Asked::Beyond),
+            ("bytes=0-", 0, Asked::Beyond),
+            ("bytes=99999999999999999999999-", 10, Asked::Beyond),
+            ("bytes=3-2", 10, Asked::Whole),
+            ("bytes=0-1,3-4", 10, Asked::Whole),
+            ("bytes=+1-2", 10, Asked::Whole),
+            ("bytes=-", 10, Asked::Whole),
+            ("lines=1-2", 10, Asked::Whole),
+        ];
+        for (text, size, asked) in cases {
+            assert_eq!(parse_range(text, size), asked, "{text}");
+        }
+    }
+}
