@@ -2,7 +2,7 @@
 #![allow(missing_docs)]
 
 #[cfg(test)]
-#[path = "support/files.rs"]
+#[path = "support/scripted.rs"]
 mod files;
 mod support;
 
