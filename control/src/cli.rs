@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::cli_conflicts::ConflictsCommand;
 use crate::cli_history::{
     CheckpointArgs, DiffArgs, LogArgs, OpCommand, PublishArgs, RefCommand, ShowArgs,
 };
@@ -49,6 +50,9 @@ pub enum Command {
     Show(ShowArgs),
     /// Show what differs between two versions, or between a session and a version.
     Diff(DiffArgs),
+    /// List and resolve conflicts that merges have left, and foretell them.
+    #[command(subcommand)]
+    Conflicts(ConflictsCommand),
     /// List a directory of a version.
     Ls(LsArgs),
     /// Print a file of a version.

@@ -30,10 +30,14 @@ pub struct PublishArgs {
     /// The branch; it is made if there is none of that name [default: the session's]
     #[arg(long, value_name = "BRANCH")]
     pub branch: Option<String>,
-    /// What to do where the branch has changed the same thing: `fail`, `keep-both`, `ours` (the
-    /// branch's) or `theirs` (the session's).
+    /// What to do where the branch has changed the same thing: `fail`, `keep-both` (both versions
+    /// come to the branch, as conflicts to be resolved), `ours` (the branch's) or `theirs` (the
+    /// session's).
     #[arg(long, value_name = "POLICY", default_value = "fail")]
     pub policy: String,
+    /// Only tell what would be done, and what is in the way.
+    #[arg(long)]
+    pub dry_run: bool,
     /// The server.
     #[command(flatten)]
     pub server: ServerArgs,

@@ -49,6 +49,9 @@ pub struct Publish {
     /// (the branch's) or `theirs` (the session's).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<String>,
+    /// Only tell what would be done.
+    #[serde(default)]
+    pub dry_run: bool,
 }
 
 /// A commit.
@@ -82,7 +85,7 @@ pub struct Commit {
     pub used_bytes: u64,
     /// Files, directories and the like that it has.
     pub inodes: u64,
-    /// Conflicts in it that nobody has settled.
+    /// Unresolved conflicts in it.
     pub conflicts: u64,
     /// Files added, changed and removed against its first parent.
     pub files: [u64; 3],
@@ -123,7 +126,7 @@ pub struct Published {
     pub head: String,
     /// `created`, `fast-forward`, `merged` or `up-to-date`.
     pub outcome: String,
-    /// Conflicts that the policy settled.
+    /// What clashed: the policy decided it, or, if that is `keep-both`, it is unresolved.
     pub conflicts: Vec<Conflict>,
     /// The operation, which can be undone.
     pub operation: Option<String>,
@@ -360,19 +363,23 @@ impl From<&StoredConflict> for Conflict {
     }
 }
 
+/// How a branch got on, in a word.
+pub(crate) fn outcome_word(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Created => "created",
+        Outcome::FastForward => "fast-forward",
+        Outcome::Merged => "merged",
+        Outcome::UpToDate => "up-to-date",
+    }
+}
+
 impl From<nfs_gateway::Published> for Published {
     fn from(published: nfs_gateway::Published) -> Self {
-        let outcome = match published.outcome {
-            Outcome::Created => "created",
-            Outcome::FastForward => "fast-forward",
-            Outcome::Merged => "merged",
-            Outcome::UpToDate => "up-to-date",
-        };
         Self {
             commit: published.commit.into(),
             branch: published.branch.as_str().to_owned(),
             head: published.head.to_string(),
-            outcome: outcome.to_owned(),
+            outcome: outcome_word(published.outcome).to_owned(),
             conflicts: published.conflicts.iter().map(Conflict::from).collect(),
             operation: published.operation.map(|operation| operation.to_string()),
         }

@@ -3,6 +3,7 @@
 pub mod api;
 mod bundle;
 pub mod cli;
+pub mod cli_conflicts;
 pub mod cli_history;
 pub mod cli_keeping;
 pub mod cli_outside;
@@ -11,6 +12,7 @@ pub mod cli_transfer;
 pub mod client;
 mod collector;
 mod commands;
+pub mod conflicts;
 pub mod data_dir;
 mod expiry;
 pub mod failure;

@@ -9,14 +9,16 @@ use metadata::session::OwnError;
 use metadata::store::StoreError;
 
 use chunkstore::ChunkError;
+use metadata::FsError;
 use metadata::compare::SnapshotError;
 use metadata::import::ImportError;
 use metadata::layers::ImageError;
 use metadata::lineage::LineageError;
 use metadata::merge::MergeError;
+use metadata::record::conflict::{Conflict, ConflictKind};
 use metadata::restore::RestoreError;
 use metadata::tree::TreeError;
-use nfs_gateway::{ForkError, FreezeError, HistoryError, ReadError, TransferError};
+use nfs_gateway::{ForkError, FreezeError, HistoryError, ReadError, ResolveError, TransferError};
 
 use crate::types::Problem;
 
@@ -147,17 +149,14 @@ impl From<HistoryError> for ApiError {
             HistoryError::Merge(error) => of_merge(&error, detail),
             HistoryError::Conflicts { conflicts, .. }
             | HistoryError::SyncConflicts { conflicts, .. } => {
-                let mut detail = detail;
-                for conflict in conflicts.iter().take(CONFLICTS_SHOWN) {
-                    let conflict = crate::history::Conflict::from(conflict);
-                    detail.push_str(&format!(
-                        "\n{}: {}",
-                        conflict.kind,
-                        crate::output::in_line(&conflict.path)
-                    ));
-                }
+                let detail = listing(detail, conflicts.iter());
                 Self::new(StatusCode::CONFLICT, "conflicts", detail)
             }
+            HistoryError::Unresolved { conflicts, .. } => {
+                let first = conflicts.first.iter().map(|it| &it.conflict);
+                Self::new(StatusCode::CONFLICT, "unresolved", listing(detail, first))
+            }
+            HistoryError::Image(error) => of_image(&error, detail),
             HistoryError::Restore(error) => of_restore(error, detail),
             HistoryError::OverQuota => Self::new(StatusCode::CONFLICT, "quota", detail),
             HistoryError::Refused { .. } => Self::new(StatusCode::CONFLICT, "refused", detail),
@@ -178,6 +177,42 @@ impl From<TransferError> for ApiError {
             TransferError::Snapshot(error) => error.into(),
             TransferError::Tree(error) => of_tree(&error, detail),
             TransferError::Moved { .. } => Self::new(StatusCode::CONFLICT, "changed", detail),
+        }
+    }
+}
+
+/// An error's detail with the first conflicts that it is about, a line for each.
+fn listing<'a>(mut detail: String, conflicts: impl Iterator<Item = &'a Conflict>) -> String {
+    for conflict in conflicts.take(CONFLICTS_SHOWN) {
+        let path = crate::conflicts::text(&conflict.place.path);
+        let path = crate::output::in_line(&path);
+        detail.push_str(&format!("\n{}: {path}", conflict.kind.word()));
+    }
+    detail
+}
+
+impl From<ResolveError> for ApiError {
+    fn from(error: ResolveError) -> Self {
+        let detail = error.to_string();
+        match error {
+            ResolveError::Own(error) => FreezeError::Own(error).into(),
+            ResolveError::Store(error) => error.into(),
+            ResolveError::Image(error) => of_image(&error, detail),
+            ResolveError::Snapshot(error) => error.into(),
+            ResolveError::NotFound => Self::not_found(detail),
+            ResolveError::Several(ids) => {
+                let line = |(id, kind): &(_, ConflictKind)| {
+                    format!("\n{}  {}", crate::conflicts::show_id(id), kind.word())
+                };
+                let lines: String = ids.iter().take(CONFLICTS_SHOWN).map(line).collect();
+                Self::new(StatusCode::BAD_REQUEST, "ambiguous", detail + &lines)
+            }
+            ResolveError::Refused(_) => Self::new(StatusCode::CONFLICT, "refused", detail),
+            ResolveError::Fs(error) => of_filesystem(error, detail),
+            ResolveError::Unavailable => Self::not_ready(detail),
+            ResolveError::Unknown => {
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "outcome-unknown", detail)
+            }
         }
     }
 }
@@ -205,6 +240,32 @@ fn of_chunk(error: &ChunkError, detail: String) -> ApiError {
         ChunkError::NotFound(_) | ChunkError::Corrupt(_) | ChunkError::TooLarge(_) => {
             (StatusCode::INTERNAL_SERVER_ERROR, "corrupt")
         }
+    };
+    ApiError::new(status, kind, detail)
+}
+
+/// A change of a session that its image refuses.
+fn of_filesystem(error: FsError, detail: String) -> ApiError {
+    let (status, kind) = match error {
+        FsError::NoSpace => (StatusCode::INSUFFICIENT_STORAGE, "no-space"),
+        FsError::Corrupt => (StatusCode::INTERNAL_SERVER_ERROR, "corrupt"),
+        FsError::NotFound
+        | FsError::Exists
+        | FsError::NotDirectory
+        | FsError::IsDirectory
+        | FsError::NotEmpty
+        | FsError::AccessDenied
+        | FsError::NotPermitted
+        | FsError::ReadOnly
+        | FsError::Stale
+        | FsError::Invalid
+        | FsError::BadType
+        | FsError::GuardMismatch
+        | FsError::TooLarge
+        | FsError::TooManyLinks
+        | FsError::QuotaExceeded
+        | FsError::NameTooLong
+        | FsError::CrossSession => (StatusCode::CONFLICT, "refused"),
     };
     ApiError::new(status, kind, detail)
 }
@@ -295,11 +356,21 @@ fn of_merge(error: &MergeError, detail: String) -> ApiError {
     let (status, kind) = match error {
         MergeError::TooLarge | MergeError::NoName => (StatusCode::CONFLICT, "refused"),
         MergeError::Content(_) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
-        MergeError::Image(ImageError::Tree(error)) => return of_tree(error, detail),
-        MergeError::Image(ImageError::Kv(error)) => of_store(error),
-        MergeError::Image(ImageError::Record(_) | ImageError::Key(_))
-        | MergeError::NoNumbers
-        | MergeError::Damaged(_) => (StatusCode::INTERNAL_SERVER_ERROR, "corrupt"),
+        MergeError::Image(error) => return of_image(error, detail),
+        MergeError::NoNumbers | MergeError::Damaged(_) => {
+            (StatusCode::INTERNAL_SERVER_ERROR, "corrupt")
+        }
+    };
+    ApiError::new(status, kind, detail)
+}
+
+fn of_image(error: &ImageError, detail: String) -> ApiError {
+    let (status, kind) = match error {
+        ImageError::Tree(error) => return of_tree(error, detail),
+        ImageError::Kv(error) => of_store(error),
+        ImageError::Record(_) | ImageError::Key(_) => {
+            (StatusCode::INTERNAL_SERVER_ERROR, "corrupt")
+        }
     };
     ApiError::new(status, kind, detail)
 }

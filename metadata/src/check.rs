@@ -34,7 +34,7 @@ use base::{ChunkId, CommitId, DomainId, SessionId, Timestamp, WorkspaceId};
 
 use crate::image::{InodeNumbers, Usage};
 use crate::kv::{Kv, KvError};
-use crate::tree::{Counters, Root, Survey, Trees};
+use crate::tree::{Root, Survey, Trees};
 use image::Of;
 use reader::Reader;
 
@@ -70,7 +70,7 @@ struct Checker<'a> {
     /// What each session may still give out: no two may overlap.
     numbers: Vec<(WorkspaceId, InodeNumbers, SessionId)>,
     /// Trees that have been read, and what they hold.
-    trees: HashMap<(WorkspaceId, Root), Result<Counters, String>>,
+    trees: HashMap<(WorkspaceId, Root), Result<trees::Verified, String>>,
     /// Trees that have been read as images without anything over them, and what these use.
     images: HashMap<(WorkspaceId, Root), Usage>,
     /// A tree of each workspace that is right, and has been read as an image.
@@ -92,6 +92,7 @@ struct PendingCommit {
     id: CommitId,
     root: Root,
     usage: Usage,
+    conflicts: u64,
     parent: Option<CommitId>,
 }
 

@@ -446,7 +446,8 @@ impl Import {
         let Owner { fence, layers, .. } = &mut self.owned;
         let flushed = fence.flush(self.kv.as_ref(), layers, &batch).await;
         flushed.map_err(|error| match error {
-            FlushError::Fenced => ImportError::Lost,
+            // Nobody exchanges the image of an import's session.
+            FlushError::Fenced | FlushError::Moved => ImportError::Lost,
             FlushError::NoSpace => ImportError::NoSpace("no space is left for the import".into()),
             FlushError::Kv(error) => ImportError::Kv(error),
         })

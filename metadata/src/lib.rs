@@ -2,6 +2,7 @@
 
 pub mod check;
 pub mod compare;
+pub mod conflicts;
 pub mod error;
 pub mod image;
 pub mod import;

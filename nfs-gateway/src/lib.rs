@@ -30,11 +30,12 @@ pub use gate::Gate;
 pub use gateway::{Engines, Gateway, GatewayOptions};
 pub use handle::{FileHandle, HANDLE_BYTES, HandleKey, HandleKeys, Selector, SignedHandle, Stale};
 pub use history::{
-    About, Attempt, Checkpoint, HistoryError, Outcome, Published, Restored, SyncOutcome, Synced,
+    About, Attempt, Carried, Checkpoint, Clashes, HistoryError, ListedConflict, Outcome, Plan,
+    Published, ResolveError, Resolved, Restored, SessionConflicts, SyncOutcome, Synced, Which,
 };
 pub use history::{FileReader, Look, ReadError, Versions};
 pub use metrics::GatewayCounters;
 pub use nodes::{ChunkNodes, ChunkTrees};
 pub use server::{Server, ServerLimits, Service};
 pub use session::{ForkError, FreezeError};
-pub use transfer::{Exporting, Found, Imported, Importing, Plan, TransferError};
+pub use transfer::{Exporting, Found, Imported, Importing, Plan as ImportPlan, TransferError};

@@ -15,6 +15,8 @@ mod clock;
 #[cfg(test)]
 mod codec;
 #[cfg(test)]
+mod conflicts;
+#[cfg(test)]
 mod explain;
 #[cfg(test)]
 mod forgetful;

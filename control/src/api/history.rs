@@ -20,8 +20,9 @@ use super::input::{Body, Parameters, Place, Tenant, session_id};
 use super::lineage::{self, PathLog};
 use super::paths::Bytes;
 use super::workspaces::{PAGE_DEFAULT, PAGE_MAX};
+use crate::conflicts::PublishAnswer;
 use crate::history::{
-    Checkpoint, Checkpointed, Commit, CreateRef, Operation, Publish, Published, Ref, Shown, Undo,
+    Checkpoint, Checkpointed, Commit, CreateRef, Operation, Publish, Ref, Shown, Undo,
 };
 use crate::status::ApiError;
 use crate::types::Page;
@@ -82,7 +83,7 @@ pub(super) async fn publish(
     Tenant(tenant): Tenant,
     Place(session): Place<String>,
     Body(asked): Body<Publish>,
-) -> Result<Json<Published>, ApiError> {
+) -> Result<Json<PublishAnswer>, ApiError> {
     let id = session_id(&session)?;
     let policy = match asked.policy.as_deref() {
         None | Some("fail") => Policy::Fail,
@@ -96,6 +97,11 @@ pub(super) async fn publish(
     };
     let branch = asked.branch.as_deref().map(ref_name).transpose()?;
     let gateway = Arc::clone(&state.counted.gateway);
+    if asked.dry_run {
+        let work = async move { Ok(gateway.plan_publish(tenant, id, branch, policy).await?) };
+        let plan = state.to_end_with(work).await?;
+        return Ok(Json(PublishAnswer::Planned(Box::new(plan.into()))));
+    }
     let work = async move {
         let about = asked.about.into();
         let published = gateway.publish(tenant, id, about, branch, policy).await?;
@@ -106,7 +112,7 @@ pub(super) async fn publish(
         session = %id, branch = published.branch.as_str(), head = %published.head,
         "session published"
     );
-    Ok(Json(published.into()))
+    Ok(Json(PublishAnswer::Done(Box::new(published.into()))))
 }
 
 pub(super) async fn log(
@@ -333,6 +339,6 @@ fn ref_name(text: &str) -> Result<RefName, ApiError> {
     RefName::new(text).map_err(|error| ApiError::invalid(format!("ref {text:?}: {error}")))
 }
 
-fn not_a_position() -> ApiError {
+pub(super) fn not_a_position() -> ApiError {
     ApiError::invalid("after is not what an earlier answer gave as next")
 }

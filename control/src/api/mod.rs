@@ -3,6 +3,7 @@
 //! Every call of the API carries its tenant: the one whose token it shows. What writes runs as a
 //! task of its own to its end, for the HTTP layer drops the handler of a caller that went away.
 
+mod conflicts;
 mod diff;
 mod gc;
 mod glob;
@@ -223,6 +224,7 @@ pub fn router(state: Arc<ApiState>) -> Router {
         )
         .merge(history_routes())
         .merge(outside::routes())
+        .merge(conflicts::routes())
         .route("/v1/gc", get(gc::list).post(gc::start))
         .route("/v1/gc/{run}", get(gc::show))
         .fallback(async || ApiError::no_route())

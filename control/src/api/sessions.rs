@@ -238,7 +238,7 @@ pub(super) async fn revoke_ticket(
 }
 
 /// The session, if it can still be mounted.
-async fn usable(
+pub(super) async fn usable(
     state: &ApiState,
     tenant: TenantId,
     id: SessionId,

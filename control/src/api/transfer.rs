@@ -23,7 +23,7 @@ use metadata::import::{Attributes, Special};
 use metadata::record::inode::InodeRecord;
 use metadata::record::reference::RefName;
 use metadata::stat::FileKind;
-use nfs_gateway::{Exporting, Found, Gateway, Importing, Plan, TransferError};
+use nfs_gateway::{Exporting, Found, Gateway, ImportPlan, Importing, TransferError};
 use serde::Deserialize;
 use tokio::sync::{Semaphore, mpsc};
 
@@ -165,7 +165,7 @@ fn busy(what: &str, max: usize) -> ApiError {
     ))
 }
 
-fn planned(workspace: String, to: &ImportTo) -> Result<(Plan, Checkpoint), ApiError> {
+fn planned(workspace: String, to: &ImportTo) -> Result<(ImportPlan, Checkpoint), ApiError> {
     let parents = match to.parents.as_deref() {
         None => None,
         Some("") => Some(Vec::new()),
@@ -187,7 +187,7 @@ fn planned(workspace: String, to: &ImportTo) -> Result<(Plan, Checkpoint), ApiEr
         None => Checkpoint::default(),
         Some(text) => about_of(text)?,
     };
-    let plan = Plan {
+    let plan = ImportPlan {
         workspace,
         branch,
         parents,
@@ -206,7 +206,7 @@ type Feed<'a> = (&'a mut BodyDataStream, &'a Arc<dyn Clock>, &'a Tasks);
 async fn import_now(
     gateway: &Arc<Gateway>,
     tenant: base::TenantId,
-    plan: Plan,
+    plan: ImportPlan,
     about: Checkpoint,
     (stream, clock, tasks): Feed<'_>,
 ) -> Result<(nfs_gateway::Imported, Counts), ApiError> {

@@ -3,12 +3,13 @@
 use std::os::unix::ffi::OsStrExt;
 
 use super::session::path_of;
-use super::{client, escape, served};
+use super::{client, conflicts, escape, served};
 use crate::cli_history::{
     AboutArgs, CheckpointArgs, DiffArgs, LogArgs, NamedRef, OpCommand, PublishArgs, RefCommand,
     ShowArgs,
 };
 use crate::client::Client;
+use crate::conflicts::Planned;
 use crate::failure::{Failure, FailureKind};
 use crate::history::{
     Change, Checkpoint, Checkpointed, Commit, CreateRef, Diff, Operation, Publish, Published, Ref,
@@ -56,7 +57,16 @@ pub(super) fn publish(args: PublishArgs, json: bool) -> Result<(), Failure> {
         about: args.about.into(),
         branch: args.branch,
         policy: Some(args.policy),
+        dry_run: args.dry_run,
     };
+    if publish.dry_run {
+        let plan: Planned = client.post(&path, &publish)?;
+        return if json {
+            output::json(&plan)
+        } else {
+            conflicts::planned(&plan)
+        };
+    }
     let done: Published = client.post(&path, &publish)?;
     if json {
         return output::json(&done);

@@ -2,6 +2,7 @@
 
 mod bundle;
 mod check;
+mod conflicts;
 mod gc;
 mod git;
 mod history;
@@ -32,6 +33,7 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Log(args) => history::log(&args, json),
         Command::Show(args) => history::show(&args, json),
         Command::Diff(args) => history::diff(&args, json),
+        Command::Conflicts(command) => conflicts::run(command, json),
         Command::Ls(args) => reading::ls(&args, json),
         Command::Cat(args) => reading::cat(&args, json),
         Command::Find(args) => reading::find(&args, json),

@@ -44,6 +44,7 @@ impl Checker<'_> {
             id,
             root: Root::from_bytes(*commit.tree.as_bytes()),
             usage: commit.usage,
+            conflicts: commit.conflicts,
             parent: commit.parents.first().copied(),
         });
         Ok(())

@@ -15,7 +15,7 @@ use crate::kv::{Isolation, KeyRange};
 use crate::layers::{Base, Layers};
 use crate::ops::{self, Context, How, Node};
 use crate::record::commit::{Provenance, Statistics};
-use crate::record::conflict::{Conflict, ConflictKind, Place, Resolution};
+use crate::record::conflict::{Conflict, ConflictKind, Place, Resolution, Sources};
 use crate::record::entry::Entry;
 use crate::record::inode::InodeRecord;
 use crate::record::operation::{Action, Cause};
@@ -761,6 +761,7 @@ async fn conflicts_are_read_and_lie_where_they_belong() {
         base: None,
         ours: None,
         theirs: None,
+        sources: Sources::default(),
     };
     let value = conflict.encode();
     let key = world.image_key(&keys::conflict(&Conflict::id(&value)));

@@ -18,8 +18,16 @@ use crate::tree::{BadPlace, Counters, Root, Tree, TreeError, TreeKeys};
 /// A tree that was compared with another one.
 #[derive(Debug)]
 struct Compared {
-    counters: Counters,
+    verified: Verified,
     changed: Changed,
+}
+
+/// What a sound tree holds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Verified {
+    counters: Counters,
+    /// Records of conflicts.
+    conflicts: u64,
 }
 
 impl Checker<'_> {
@@ -33,7 +41,7 @@ impl Checker<'_> {
         owner: Owner,
         (record, tree): (&WorkspaceRecord, &Tree),
         like: Option<Root>,
-    ) -> Result<Option<Counters>, KvError> {
+    ) -> Result<Option<Verified>, KvError> {
         let (workspace, root) = (owner.workspace, owner.root);
         self.owners.push(owner);
         if let Some(checked) = self.trees.get(&(workspace, root)).cloned() {
@@ -44,17 +52,22 @@ impl Checker<'_> {
             .filter(|like| self.images.contains_key(&(workspace, *like)))
             .or_else(|| self.checked.get(&workspace).copied());
         let checked = match like {
-            Some(like) => compare(tree, like, root).await,
-            None => verify(tree, root).await.map(|counters| Compared {
-                counters,
+            Some(like) => {
+                let known = self.trees.get(&(workspace, like));
+                let conflicts = known.and_then(|known| known.as_ref().ok());
+                let conflicts = conflicts.map_or(0, |known| known.conflicts);
+                compare(tree, (like, conflicts), root).await
+            }
+            None => verify(tree, root).await.map(|verified| Compared {
+                verified,
                 changed: Changed::Everything,
             }),
         };
         let checked = match checked {
             Err(error) if like.is_some() && !is_of_a_node(&error) => {
                 // What is said of a tree is said by reading it alone.
-                verify(tree, root).await.map(|counters| Compared {
-                    counters,
+                verify(tree, root).await.map(|verified| Compared {
+                    verified,
                     changed: Changed::Everything,
                 })
             }
@@ -70,8 +83,8 @@ impl Checker<'_> {
                 return Ok(self.told(owner, Err(error)));
             }
         };
-        let counters = checked.counters;
-        self.trees.insert((workspace, root), Ok(counters));
+        let counters = checked.verified.counters;
+        self.trees.insert((workspace, root), Ok(checked.verified));
         let base = Base::Tree {
             tree: tree.clone(),
             root,
@@ -88,10 +101,10 @@ impl Checker<'_> {
             self.images.insert((workspace, root), usage);
             self.checked.insert(workspace, root);
         }
-        Ok(Some(counters))
+        Ok(Some(checked.verified))
     }
 
-    fn told(&mut self, owner: Owner, checked: Result<Counters, String>) -> Option<Counters> {
+    fn told(&mut self, owner: Owner, checked: Result<Verified, String>) -> Option<Verified> {
         let of = owner.of;
         checked
             .map_err(|what| self.report.add(of.to_string(), what, of.remedy()))
@@ -157,9 +170,20 @@ impl Checker<'_> {
             workspace: commit.workspace,
             root: commit.root,
         };
-        let Some(counters) = self.check_tree(owner, opened, like).await? else {
+        let checked = self.check_tree(owner, opened, like).await?;
+        let Some(Verified {
+            counters,
+            conflicts,
+        }) = checked
+        else {
             return Ok(());
         };
+        if conflicts != commit.conflicts {
+            let said = commit.conflicts;
+            let what =
+                format!("says that its image holds {said} conflicts, but it holds {conflicts}");
+            self.report.add(owner.of.to_string(), what, Remedy::Store);
+        }
         let uses = Usage {
             bytes: counters.bytes,
             // The root directory does not count.
@@ -226,29 +250,53 @@ fn foreign(key: &[u8]) -> Option<String> {
 }
 
 /// What a tree holds, or what is wrong with it.
-async fn verify(tree: &Tree, root: Root) -> Result<Counters, Failed> {
-    let mut found = None;
+async fn verify(tree: &Tree, root: Root) -> Result<Verified, Failed> {
+    let (mut found, mut conflicts) = (None, 0);
     let verified = tree.verify_each(root, |key, _| {
         if found.is_none() {
             found = foreign(key);
         }
+        conflicts += u64::from(is_conflict(key));
     });
     let counters = verified.await?;
-    found.map_or(Ok(counters), |what| Err(Failed::Foreign(what)))
+    let verified = Verified {
+        counters,
+        conflicts,
+    };
+    found.map_or(Ok(verified), |what| Err(Failed::Foreign(what)))
 }
 
-/// As [`verify`], by what differs from a tree that is right; and what that is.
-async fn compare(tree: &Tree, like: Root, root: Root) -> Result<Compared, Failed> {
+fn is_conflict(key: &[u8]) -> bool {
+    matches!(keys::decode(key), Ok(ImageKey::Conflict(_)))
+}
+
+/// As [`verify`], by what differs from a tree that is right and holds some conflicts; and what that is.
+async fn compare(
+    tree: &Tree,
+    (like, conflicts): (Root, u64),
+    root: Root,
+) -> Result<Compared, Failed> {
     let mut found = None;
     let mut changes = Changes::default();
-    let compared = tree.verify_change(like, root, |change| match keys::decode(&change.key) {
-        Ok(key) if !matches!(key, ImageKey::Cut { .. }) => changes.add(&key, change),
-        _ if change.new.is_some() && found.is_none() => found = foreign(&change.key),
-        _ => {}
+    let (mut more, mut fewer) = (0, 0);
+    let compared = tree.verify_change(like, root, |change| {
+        if is_conflict(&change.key) {
+            more += u64::from(change.new.is_some());
+            fewer += u64::from(change.old.is_some());
+        }
+        match keys::decode(&change.key) {
+            Ok(key) if !matches!(key, ImageKey::Cut { .. }) => changes.add(&key, change),
+            _ if change.new.is_some() && found.is_none() => found = foreign(&change.key),
+            _ => {}
+        }
     });
     let counters = compared.await?;
-    let changed = changes.finish();
-    found.map_or(Ok(Compared { counters, changed }), |what| {
-        Err(Failed::Foreign(what))
-    })
+    let compared = Compared {
+        verified: Verified {
+            counters,
+            conflicts: (conflicts + more).saturating_sub(fewer),
+        },
+        changed: changes.finish(),
+    };
+    found.map_or(Ok(compared), |what| Err(Failed::Foreign(what)))
 }

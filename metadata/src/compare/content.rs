@@ -112,6 +112,32 @@ impl FilePieces {
         }
     }
 
+    /// A name for all that is not told yet: parts with one name have equal bytes. Equal bytes that
+    /// are stored in different ways may have different names. Reads the block map, no content.
+    ///
+    /// # Errors
+    ///
+    /// As [`FilePieces::next`].
+    ///
+    /// # Cancellation
+    ///
+    /// Safe to drop.
+    pub async fn id(mut self) -> Result<blake3::Hash, SnapshotError> {
+        let mut hasher = blake3::Hasher::new_derive_key("holdfast 2026 content id v1");
+        while let Some(piece) = self.next().await? {
+            hasher.update(&piece.length.to_be_bytes());
+            match piece.source {
+                Source::Hole => hasher.update(&[0]),
+                Source::Bytes(bytes) => hasher.update(&[1]).update(&bytes),
+                Source::Chunk { id, offset } => {
+                    hasher.update(&[2]).update(id.as_bytes());
+                    hasher.update(&offset.to_be_bytes())
+                }
+            };
+        }
+        Ok(hasher.finalize())
+    }
+
     fn push_inline(&mut self, content: &Bytes) {
         let Range { start, end } = self.rest;
         let length = u64::try_from(content.len()).unwrap_or(u64::MAX);

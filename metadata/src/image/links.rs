@@ -23,6 +23,11 @@ impl Image {
             .map_or(dir, |(parent, _)| *parent))
     }
 
+    /// The first name of an inode; none of the root.
+    pub(crate) fn first_link(&mut self, inode: InodeId) -> OpResult<Option<(InodeId, Name)>> {
+        Ok(self.cell(inode)?.link.clone())
+    }
+
     /// The target of a symbolic link.
     pub(crate) fn symlink_target(&mut self, inode: InodeId) -> OpResult<Bytes> {
         match &self.cell(inode)?.content {

@@ -421,6 +421,12 @@ impl Image {
         self.changed = true;
     }
 
+    /// Takes the record of a conflict out of the image.
+    pub(crate) fn forget_conflict(&mut self, id: &[u8; 16]) {
+        self.changes.remove(crate::keyspace::image::conflict(id));
+        self.changed = true;
+    }
+
     /// Changes the attributes of a known inode and records them for the flush.
     pub(crate) fn update(&mut self, inode: InodeId, change: impl FnOnce(&mut Stat)) -> Stat {
         let cell = self.known(inode);

@@ -32,7 +32,7 @@ use crate::image::{InodeNumbers, NameHasher};
 use crate::keyspace::KeyError;
 use crate::layers::ImageError;
 use crate::record::RecordError;
-use crate::record::conflict::Conflict;
+use crate::record::conflict::{Conflict, Sources};
 
 use changes::Changes;
 use identity::Identities;
@@ -68,6 +68,8 @@ pub struct MergeOptions {
     pub hasher: NameHasher,
     /// What names the sides in suffixes.
     pub labels: Pair<ShortId>,
+    /// The commits that are merged, for the records of conflicts.
+    pub sources: Sources,
     /// Where both sides changed only execute bits of a mode, set those that either has.
     pub unite_execute_bits: bool,
 }

@@ -209,7 +209,9 @@ impl Merge<'_> {
         };
         let mine = (self.told_version(Origin::Of(Side::Ours), identities.ours)).await?;
         let other = (self.told_version(Origin::Of(Side::Theirs), identities.theirs)).await?;
-        if let Some(found) = kept.and_then(|at| self.found.get_mut(at)) {
+        let found = kept.and_then(|at| self.found.get_mut(at));
+        // Under a second name it is another one, with something else aside.
+        if let Some(found) = found.filter(|found| found.aside.is_none()) {
             // The same conflict: one side put something else where the other has a changed object.
             if kinds.0 != kinds.1 {
                 found.kind = ConflictKind::Type;

@@ -72,6 +72,7 @@ impl Merge<'_> {
                 base: found.base.clone(),
                 ours: found.ours.clone(),
                 theirs: found.theirs.clone(),
+                sources: self.source.options.sources,
             });
         }
         conflicts.sort_by(|a, b| {

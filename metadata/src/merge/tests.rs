@@ -3,6 +3,7 @@
 mod laws;
 mod limits;
 mod merging;
+mod resolving;
 mod rows;
 mod trees;
 mod world;

@@ -10,6 +10,7 @@ mod link;
 mod lookup;
 mod remove;
 mod rename;
+mod resolve;
 mod set_attributes;
 
 pub use attributes::{Access, access, getattr, readlink};
@@ -19,6 +20,9 @@ pub use link::{Linked, link};
 pub use lookup::{Found, Listing, list, list_head, list_with, lookup};
 pub use remove::{Removed, remove, rmdir};
 pub use rename::{Renamed, rename};
+pub use resolve::{
+    Home, Located, Refusal, Resolve, Take, locate, making_room, resolve, side_in_place,
+};
 pub use set_attributes::set_attributes;
 
 use base::{Caller, InodeId, Name, Timestamp};

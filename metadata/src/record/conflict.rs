@@ -1,17 +1,25 @@
 //! What a merge could not decide.
 
-use base::InodeId;
+use base::{CommitId, InodeId};
 use bytes::Bytes;
 
 use super::inode::InodeRecord;
 use super::{Reader, RecordError, Writer};
 use crate::stat::FileKind;
 
+/// Version of a record that names no commit.
 const VERSION: u8 = 1;
+/// Version of a record that names commits.
+const VERSION_WITH_SOURCES: u8 = 2;
 const HAS_ASIDE: u8 = 1;
 const HAS_BASE: u8 = 2;
 const HAS_OURS: u8 = 4;
 const HAS_THEIRS: u8 = 8;
+const HAS_BASE_COMMIT: u8 = 16;
+const HAS_OUR_COMMIT: u8 = 32;
+const HAS_THEIR_COMMIT: u8 = 64;
+const OBJECTS: u8 = HAS_ASIDE | HAS_BASE | HAS_OURS | HAS_THEIRS;
+const SOURCES: u8 = HAS_BASE_COMMIT | HAS_OUR_COMMIT | HAS_THEIR_COMMIT;
 
 /// Longest path in a record, in bytes (PATH_MAX of Linux). A longer one loses its front.
 pub const PATH_BYTES_MAX: usize = 4096;
@@ -77,6 +85,18 @@ pub struct Version {
     pub record: InodeRecord,
 }
 
+/// The commits that a merge was of. They are named, not held: a commit may be gone when its name is
+/// read here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sources {
+    /// What both sides came from; none if that was an empty workspace.
+    pub base: Option<CommitId>,
+    /// Our side; none if it was no commit.
+    pub ours: Option<CommitId>,
+    /// Their side; none if it was no commit.
+    pub theirs: Option<CommitId>,
+}
+
 /// A conflict of a merge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
@@ -94,6 +114,8 @@ pub struct Conflict {
     pub ours: Option<Version>,
     /// What theirs has.
     pub theirs: Option<Version>,
+    /// The commits that were merged.
+    pub sources: Sources,
 }
 
 impl ConflictKind {
@@ -158,14 +180,20 @@ impl Conflict {
     /// Encodes the value.
     #[must_use]
     pub fn encode(&self) -> Bytes {
-        let mut to = Writer::new(VERSION);
+        let commits = self.sources.commits();
+        let named = commits.into_iter().filter(|(_, commit)| commit.is_some());
+        let sources = named.fold(0, |flags, (flag, _)| flags | flag);
+        let mut to = Writer::new(match sources {
+            0 => VERSION,
+            _ => VERSION_WITH_SOURCES,
+        });
         to.u8(self.kind.number());
         to.u8(match self.resolution {
             Resolution::KeptBoth => 1,
             Resolution::Ours => 2,
             Resolution::Theirs => 3,
         });
-        let mut flags = 0;
+        let mut flags = sources;
         for (flag, present) in [
             (HAS_ASIDE, self.aside.is_some()),
             (HAS_BASE, self.base.is_some()),
@@ -186,6 +214,9 @@ impl Conflict {
             to.u64(version.inode.raw());
             to.bytes(&version.record.encode());
         }
+        for commit in commits.into_iter().filter_map(|(_, commit)| commit) {
+            to.raw(commit.as_bytes());
+        }
         to.finish()
     }
 
@@ -195,7 +226,12 @@ impl Conflict {
     ///
     /// The bytes are damaged or of another release.
     pub fn decode(record: &[u8]) -> Result<Self, RecordError> {
-        let mut from = Reader::new(record, VERSION)?;
+        let has_sources = record.first() == Some(&VERSION_WITH_SOURCES);
+        let (version, known) = match has_sources {
+            true => (VERSION_WITH_SOURCES, OBJECTS | SOURCES),
+            false => (VERSION, OBJECTS),
+        };
+        let mut from = Reader::new(record, version)?;
         let number = from.u8()?;
         let kind = (ConflictKind::ALL.into_iter())
             .find(|kind| kind.number() == number)
@@ -207,7 +243,7 @@ impl Conflict {
             _ => return Err(RecordError::Field("resolution")),
         };
         let flags = from.u8()?;
-        if flags & !(HAS_ASIDE | HAS_BASE | HAS_OURS | HAS_THEIRS) != 0 {
+        if flags & !known != 0 || has_sources != (flags & SOURCES != 0) {
             return Err(RecordError::Field("flags"));
         }
         let place = Place::decode(&mut from)?;
@@ -218,6 +254,15 @@ impl Conflict {
             found.transpose()
         };
         let (base, ours, theirs) = (version(HAS_BASE)?, version(HAS_OURS)?, version(HAS_THEIRS)?);
+        let mut commit = |flag| -> Result<Option<CommitId>, RecordError> {
+            let found = (flags & flag != 0).then(|| from.array());
+            Ok(found.transpose()?.map(CommitId::new))
+        };
+        let sources = Sources {
+            base: commit(HAS_BASE_COMMIT)?,
+            ours: commit(HAS_OUR_COMMIT)?,
+            theirs: commit(HAS_THEIR_COMMIT)?,
+        };
         from.end()?;
         Ok(Self {
             kind,
@@ -227,6 +272,7 @@ impl Conflict {
             base,
             ours,
             theirs,
+            sources,
         })
     }
 
@@ -235,6 +281,17 @@ impl Conflict {
     pub fn id(encoded: &[u8]) -> [u8; 16] {
         let hash = blake3::hash(encoded);
         hash.as_bytes().first_chunk().copied().unwrap_or_default()
+    }
+}
+
+impl Sources {
+    /// Its commits, with their flags, in the order in which they are stored.
+    fn commits(&self) -> [(u8, Option<CommitId>); 3] {
+        [
+            (HAS_BASE_COMMIT, self.base),
+            (HAS_OUR_COMMIT, self.ours),
+            (HAS_THEIR_COMMIT, self.theirs),
+        ]
     }
 }
 
@@ -321,6 +378,18 @@ mod tests {
             base: None,
             ours: Some(version(9)),
             theirs: Some(version(11)),
+            sources: Sources::default(),
+        }
+    }
+
+    fn with_sources() -> Conflict {
+        Conflict {
+            sources: Sources {
+                base: None,
+                ours: Some(CommitId::new([5; 32])),
+                theirs: Some(CommitId::new([6; 32])),
+            },
+            ..conflict()
         }
     }
 
@@ -341,6 +410,12 @@ mod tests {
         }
         assert_eq!(conflict().encode(), bytes);
         assert_eq!(Conflict::decode(&bytes), Ok(conflict()));
+        // With commits.
+        bytes[0] = 2;
+        bytes[3] |= HAS_OUR_COMMIT | HAS_THEIR_COMMIT;
+        bytes.extend([[5; 32], [6; 32]].concat());
+        assert_eq!(with_sources().encode(), bytes);
+        assert_eq!(Conflict::decode(&bytes), Ok(with_sources()));
         assert_eq!(Conflict::id(b"x"), blake3::hash(b"x").as_bytes()[..16]);
         let numbers: Vec<u8> = ConflictKind::ALL.iter().map(|it| it.number()).collect();
         assert_eq!(numbers, (1..=13).collect::<Vec<u8>>());
@@ -355,8 +430,10 @@ mod tests {
             change(&mut bytes);
             Conflict::decode(&bytes)
         };
-        let cases: [(Damage, RecordError); 6] = [
-            (|bytes| bytes[0] = 2, RecordError::Version(2)),
+        let cases: [(Damage, RecordError); 7] = [
+            (|bytes| bytes[0] = 3, RecordError::Version(3)),
+            // That version names commits, and no other does.
+            (|bytes| bytes[0] = 2, RecordError::Field("flags")),
             (
                 |bytes| bytes[1] = 14,
                 RecordError::Field("kind of conflict"),
@@ -388,7 +465,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_changed_byte_never_panics(at in 0..400_usize, byte in any::<u8>()) {
-            let mut bytes = conflict().encode().to_vec();
+            let mut bytes = with_sources().encode().to_vec();
             let at = at % bytes.len();
             bytes[at] = byte;
             if let Ok(decoded) = Conflict::decode(&bytes) {
@@ -398,10 +475,12 @@ mod tests {
 
         #[test]
         fn decode_is_total(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let mut versioned = vec![VERSION];
-            versioned.extend(bytes);
-            if let Ok(decoded) = Conflict::decode(&versioned) {
-                prop_assert_eq!(decoded.encode(), versioned);
+            for version in [VERSION, VERSION_WITH_SOURCES] {
+                let mut versioned = vec![version];
+                versioned.extend(&bytes);
+                if let Ok(decoded) = Conflict::decode(&versioned) {
+                    prop_assert_eq!(decoded.encode(), versioned);
+                }
             }
         }
     }

@@ -25,7 +25,6 @@ pub(crate) use walk::LOG_BYTES_MAX;
 pub use walk::{LogFilter, LogHeads, LogHeadsError, LogPage, LogQuery, Walk};
 
 pub(super) use commits::require_commit;
-pub(super) use operations::write_operation;
 pub(crate) use operations::write_operation;
 
 /// Entries read at a time when listing.

@@ -1,19 +1,23 @@
-//! Merging a session's commit with what its branch has.
+//! Merging two versions of a workspace, or trying to.
 
 use std::sync::Arc;
 
 use base::{CommitId, DomainId};
 use chunkstore::Domain;
 use metadata::compare::statistics;
-use metadata::merge::{MergeInput, MergeOptions, Pair, Policy, ShortId, TreeView, merge};
+use metadata::conflicts::count;
+use metadata::merge::{
+    MergeInput, MergeOptions, Pair, Policy, ShortId, TreeView, conflicts, merge,
+};
 use metadata::record::commit::Provenance;
-use metadata::record::conflict::Conflict;
+use metadata::record::conflict::{Conflict, Sources};
 use metadata::record::reference::RefName;
 use metadata::session::empty_image;
 use metadata::store::{CommitInfo, NewCommit};
-use metadata::tree::Root;
+use metadata::tree::{Diff, Root};
 
 use super::content::TreeContent;
+use super::plan::Tip;
 use super::{HistoryError, Scene, node_of, root_of};
 use crate::gateway::Gateway;
 
@@ -26,30 +30,45 @@ pub(super) struct MergeCommit {
     pub(super) conflicts: Vec<Conflict>,
 }
 
+/// Two versions, and what both came from.
+pub(super) struct Sides {
+    pub(super) base: Root,
+    pub(super) roots: Pair<Root>,
+    pub(super) labels: Pair<ShortId>,
+    pub(super) sources: Sources,
+}
+
+/// What a merge reads, ready to be borrowed.
+struct Arranged {
+    content: TreeContent,
+    options: MergeOptions,
+    views: Pair<TreeView>,
+    differences: Pair<Diff>,
+}
+
 impl Gateway {
-    /// Merges `theirs`, the session's commit, into what a branch has at `head`.
+    /// Merges `theirs`, the session's commit, into what a branch has.
     pub(super) async fn merge_into(
         self: &Arc<Self>,
         scene: &Scene,
         theirs: &CommitInfo,
         (branch, head): (&RefName, CommitId),
-        policy: Policy,
+        (sides, policy): (&Sides, Policy),
     ) -> Result<MergeCommit, HistoryError> {
         let (store, workspace, tree) = (&self.store, scene.workspace, &scene.tree);
-        let (root, conflicts) = self
-            .merge_trees(scene, theirs, (branch, head), policy)
-            .await?;
-        let ours = root_of(&store.commit(workspace, head).await?.record.tree);
-        let stored = match policy {
-            Policy::KeepBoth => u64::try_from(conflicts.len()).unwrap_or(u64::MAX),
-            Policy::Fail | Policy::Ours | Policy::Theirs => 0,
-        };
+        let (root, conflicts) = self.merge_sides(scene, sides, policy).await?;
+        if policy == Policy::Fail && !conflicts.is_empty() {
+            return Err(HistoryError::Conflicts {
+                branch: branch.as_str().to_owned(),
+                conflicts,
+            });
+        }
         let new = NewCommit {
             tree: node_of(root),
             usage: self.usage(tree, root).await?,
             parents: vec![head, theirs.id],
-            statistics: statistics(tree, &scene.hasher, Some(ours), root).await?,
-            conflicts: stored,
+            statistics: statistics(tree, &scene.hasher, Some(sides.roots.ours), root).await?,
+            conflicts: count(tree, root).await?,
             message: format!("Merge {} into {}", label_text(theirs.id), branch.as_str()),
             provenance: Provenance {
                 pairs: std::collections::BTreeMap::new(),
@@ -60,94 +79,171 @@ impl Gateway {
         Ok(MergeCommit { commit, conflicts })
     }
 
-    /// The tree of a merge, and what clashed.
-    async fn merge_trees(
-        self: &Arc<Self>,
+    /// What it takes to merge a session's image into what a branch has at `head`.
+    pub(super) async fn sides_of(
+        &self,
         scene: &Scene,
-        theirs: &CommitInfo,
-        (branch, head): (&RefName, CommitId),
-        policy: Policy,
-    ) -> Result<(Root, Vec<Conflict>), HistoryError> {
-        let (store, workspace, tree) = (&self.store, scene.workspace, &scene.tree);
+        head: CommitId,
+        tip: &Tip,
+    ) -> Result<Sides, HistoryError> {
+        let (store, workspace) = (&self.store, scene.workspace);
         let ours = store.commit(workspace, head).await?;
-        let bases = store.merge_bases(workspace, head, theirs.id).await?;
-        let config = store.workspace(workspace).await?.record;
-        let base = match bases.first() {
-            Some(base) => root_of(&store.commit(workspace, *base).await?.record.tree),
-            // Whatever has no parent began with an empty workspace.
-            None => empty_image(tree, &config).await?,
-        };
-        let sides = Pair {
-            ours: (root_of(&ours.record.tree), head),
-            theirs: (root_of(&theirs.record.tree), theirs.id),
-        };
-        let (root, conflicts) = self.merge_roots(scene, base, sides, policy).await?;
-        if policy == Policy::Fail && !conflicts.is_empty() {
-            return Err(HistoryError::Conflicts {
-                branch: branch.as_str().to_owned(),
-                conflicts,
-            });
-        }
-        Ok((root, conflicts))
+        let base = self.base_of(scene, Some(head), tip.on).await?;
+        let committed = tip.on.filter(|_| tip.is_committed);
+        Ok(Sides {
+            base: base.1,
+            roots: Pair {
+                ours: root_of(&ours.record.tree),
+                theirs: tip.root,
+            },
+            labels: Pair {
+                ours: label(head),
+                // What is only tried has no commit to be named after.
+                theirs: committed.map_or_else(ShortId::unnamed, label),
+            },
+            sources: Sources {
+                base: base.0,
+                ours: Some(head),
+                theirs: committed,
+            },
+        })
     }
 
-    /// Merges trees; each side has the commit that names it in names of what is put aside. With the
-    /// policy `Fail` and conflicts the root is ours.
-    pub(super) async fn merge_roots(
-        self: &Arc<Self>,
+    /// What two versions came from: the newest of the best common ancestors of the commits they
+    /// stand on, or the empty image. Whatever has no commit began with an empty workspace.
+    pub(super) async fn base_of(
+        &self,
         scene: &Scene,
-        base: Root,
+        one: Option<CommitId>,
+        two: Option<CommitId>,
+    ) -> Result<(Option<CommitId>, Root), HistoryError> {
+        let (store, workspace) = (&self.store, scene.workspace);
+        let base = match (one, two) {
+            (Some(one), Some(two)) => store.merge_bases(workspace, one, two).await?,
+            _ => Vec::new(),
+        };
+        match base.first() {
+            Some(base) => {
+                let root = root_of(&store.commit(workspace, *base).await?.record.tree);
+                Ok((Some(*base), root))
+            }
+            None => {
+                let config = store.workspace(workspace).await?.record;
+                Ok((None, empty_image(&scene.tree, &config).await?))
+            }
+        }
+    }
+
+    /// The tree of a merge, and what clashed. Our tree if the policy is to fail and something did.
+    async fn merge_sides(
+        &self,
+        scene: &Scene,
+        sides: &Sides,
+        policy: Policy,
+    ) -> Result<(Root, Vec<Conflict>), HistoryError> {
+        let mut arranged = self.arrange(scene, sides, policy).await?;
+        let options = arranged.options.clone();
+        let mut numbers = self.store.allocate_inodes(scene.workspace).await?;
+        let merged = merge(arranged.input(), &options, &mut numbers).await?;
+        // What the delta brings over from theirs is not put anew.
+        arranged.content.touch(&merged.delta)?;
+        let root = scene.tree.apply(sides.roots.ours, merged.delta).await?.root;
+        Ok((root, merged.conflicts))
+    }
+
+    /// Merges a session's image and what its branch has; each side has the commit that names it in
+    /// names of what is put aside. With the policy `Fail` and conflicts the root is ours.
+    pub(super) async fn merge_roots(
+        &self,
+        scene: &Scene,
+        (base, base_root): (Option<CommitId>, Root),
         sides: Pair<(Root, CommitId)>,
         policy: Policy,
     ) -> Result<(Root, Vec<Conflict>), HistoryError> {
-        let (store, workspace, tree) = (&self.store, scene.workspace, &scene.tree);
-        let config = store.workspace(workspace).await?.record;
-        let roots = Pair {
-            ours: sides.ours.0,
-            theirs: sides.theirs.0,
-        };
-        let options = MergeOptions {
-            policy,
-            hasher: scene.hasher.clone(),
+        let sides = Sides {
+            base: base_root,
+            roots: Pair {
+                ours: sides.ours.0,
+                theirs: sides.theirs.0,
+            },
             labels: Pair {
                 ours: label(sides.ours.1),
                 theirs: label(sides.theirs.1),
             },
-            unite_execute_bits: false,
-        };
-        let content = TreeContent {
-            tree: tree.clone(),
-            base,
-            roots,
-            block_bytes: config.block_bytes,
-            chunks: Arc::clone(&self.chunks),
-            domain: Domain {
-                id: DomainId::new(scene.tenant.raw()),
-                key: store.tenant(scene.tenant).await?.domain_key,
+            sources: Sources {
+                base,
+                ours: Some(sides.ours.1),
+                theirs: Some(sides.theirs.1),
             },
         };
-        let views = Pair {
-            ours: TreeView::new(tree.clone(), roots.ours),
-            theirs: TreeView::new(tree.clone(), roots.theirs),
-        };
-        let (mut left, mut right) = (tree.diff(base, roots.ours), tree.diff(base, roots.theirs));
-        let input = MergeInput {
+        self.merge_sides(scene, &sides, policy).await
+    }
+
+    /// What would clash in a merge.
+    pub(super) async fn try_merge(
+        &self,
+        scene: &Scene,
+        sides: &Sides,
+        policy: Policy,
+    ) -> Result<Vec<Conflict>, HistoryError> {
+        let mut arranged = self.arrange(scene, sides, policy).await?;
+        let options = arranged.options.clone();
+        Ok(conflicts(arranged.input(), &options).await?)
+    }
+
+    async fn arrange(
+        &self,
+        scene: &Scene,
+        sides: &Sides,
+        policy: Policy,
+    ) -> Result<Arranged, HistoryError> {
+        let (store, tree) = (&self.store, &scene.tree);
+        let config = store.workspace(scene.workspace).await?.record;
+        let Sides { base, roots, .. } = sides;
+        Ok(Arranged {
+            content: TreeContent {
+                tree: tree.clone(),
+                base: *base,
+                roots: *roots,
+                block_bytes: config.block_bytes,
+                chunks: Arc::clone(&self.chunks),
+                domain: Domain {
+                    id: DomainId::new(scene.tenant.raw()),
+                    key: store.tenant(scene.tenant).await?.domain_key,
+                },
+            },
+            options: MergeOptions {
+                policy,
+                hasher: scene.hasher.clone(),
+                labels: sides.labels.clone(),
+                sources: sides.sources,
+                unite_execute_bits: false,
+            },
             views: Pair {
-                ours: &views.ours,
-                theirs: &views.theirs,
+                ours: TreeView::new(tree.clone(), roots.ours),
+                theirs: TreeView::new(tree.clone(), roots.theirs),
             },
             differences: Pair {
-                ours: &mut left,
-                theirs: &mut right,
+                ours: tree.diff(*base, roots.ours),
+                theirs: tree.diff(*base, roots.theirs),
             },
-            content: &content,
-        };
-        let mut numbers = store.allocate_inodes(workspace).await?;
-        let merged = merge(input, &options, &mut numbers).await?;
-        // What the delta brings over from theirs is not put anew.
-        content.touch(&merged.delta)?;
-        let root = tree.apply(roots.ours, merged.delta).await?.root;
-        Ok((root, merged.conflicts))
+        })
+    }
+}
+
+impl Arranged {
+    fn input(&mut self) -> MergeInput<'_> {
+        MergeInput {
+            views: Pair {
+                ours: &self.views.ours,
+                theirs: &self.views.theirs,
+            },
+            differences: Pair {
+                ours: &mut self.differences.ours,
+                theirs: &mut self.differences.theirs,
+            },
+            content: &self.content,
+        }
     }
 }
 

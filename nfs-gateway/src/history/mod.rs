@@ -6,7 +6,9 @@
 
 mod content;
 mod merge;
+mod plan;
 mod read;
+mod resolve;
 mod restore;
 mod sync;
 
@@ -16,7 +18,9 @@ pub use read::{FileReader, Look, ReadError, Versions};
 
 use base::{CommitId, NodeId, OperationId, SessionId, TenantId, WorkspaceId};
 use metadata::compare::{SnapshotError, statistics};
+use metadata::conflicts::count;
 use metadata::image::{NameHasher, Usage};
+use metadata::layers::ImageError;
 use metadata::merge::{MergeError, Policy};
 use metadata::record::commit::Provenance;
 use metadata::record::conflict::Conflict;
@@ -30,6 +34,10 @@ use metadata::tree::{Root, Tree, TreeError};
 
 use crate::gateway::Gateway;
 use crate::session::FreezeError;
+use plan::{Tip, Way};
+
+pub use plan::{Carried, Clashes, Plan};
+pub use resolve::{ListedConflict, ResolveError, Resolved, SessionConflicts, Which};
 
 pub use restore::Restored;
 pub use sync::{Attempt, SyncOutcome, Synced};
@@ -52,6 +60,9 @@ pub enum HistoryError {
     /// What changed cannot be counted.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
+    /// An image cannot be read.
+    #[error(transparent)]
+    Image(#[from] ImageError),
     /// The merge cannot be made.
     #[error("merge: {0}")]
     Merge(#[from] MergeError),
@@ -90,6 +101,19 @@ pub enum HistoryError {
     Refused {
         /// What, and what to do.
         why: String,
+    },
+    /// The session has conflicts that nobody has resolved.
+    #[error(
+        "the session has {} unresolved conflicts, which would come to branch {branch:?}: resolve them \
+         (`holdfast conflicts ls --session`, `conflicts resolve`), or publish with policy \
+         \"keep-both\", which takes them along",
+        conflicts.total
+    )]
+    Unresolved {
+        /// The branch.
+        branch: String,
+        /// The conflicts.
+        conflicts: Carried,
     },
     /// The branch moved each time.
     #[error("branch {branch:?} moves all the time; try again")]
@@ -132,7 +156,7 @@ pub struct Published {
     pub branch: RefName,
     /// How it got there.
     pub outcome: Outcome,
-    /// Conflicts that the policy settled.
+    /// What clashed: the policy decided it, or, if that keeps both, it is recorded.
     pub conflicts: Vec<Conflict>,
     /// The operation on the branch, which can be undone.
     pub operation: Option<OperationId>,
@@ -198,13 +222,7 @@ impl Gateway {
     ) -> Result<Published, HistoryError> {
         let _hold = self.chunks.hold();
         let scene = self.scene(tenant, session).await?;
-        let branch = match branch {
-            Some(branch) => branch,
-            None => {
-                let named = RefName::new(&scene.session.record.branch);
-                named.unwrap_or_else(|_| RefName::main())
-            }
-        };
+        let branch = branch.unwrap_or_else(|| scene.branch());
         let done = self.commit_session(&scene, about).await?;
         for _ in 0..ATTEMPTS_MAX {
             match self.advance(&scene, &done.commit, &branch, policy).await {
@@ -284,7 +302,7 @@ impl Gateway {
             usage: self.usage(&scene.tree, root).await?,
             parents: record.commit.into_iter().collect(),
             statistics: statistics(&scene.tree, &scene.hasher, before, root).await?,
-            conflicts: 0,
+            conflicts: count(&scene.tree, root).await?,
             message: about.message,
             provenance,
         };
@@ -326,9 +344,24 @@ impl Gateway {
             conflicts: Vec::new(),
             operation,
         };
-        let head = match store.reference(workspace, branch).await {
-            Ok(found) => found.record.state.commit,
-            Err(StoreError::NotFound { .. }) => {
+        let tip = Tip {
+            root: root_of(&commit.record.tree),
+            on: Some(commit.id),
+            is_committed: true,
+        };
+        let way = self.way(scene, branch, &tip).await?;
+        let sides = self.sides_on(scene, way, &tip).await?;
+        if policy != Policy::KeepBoth {
+            let carried = self.carried(scene, &tip, way, sides.as_ref()).await?;
+            if carried.total > 0 {
+                return Err(HistoryError::Unresolved {
+                    branch: branch.as_str().to_owned(),
+                    conflicts: carried,
+                });
+            }
+        }
+        let (head, sides) = match (way, sides) {
+            (Way::Create, _) => {
                 let state = RefState {
                     commit: commit.id,
                     kind: RefKind::Branch,
@@ -337,19 +370,17 @@ impl Gateway {
                 let made = store.create_ref(workspace, branch, state, cause).await?;
                 return Ok(published(commit.id, Outcome::Created, Some(made)));
             }
-            Err(error) => return Err(error.into()),
+            (Way::UpToDate(head), _) => return Ok(published(head, Outcome::UpToDate, None)),
+            (Way::Merge(head), Some(sides)) => (head, sides),
+            (Way::Forward(head) | Way::Merge(head), _) => {
+                let moved = store
+                    .move_ref(workspace, branch, head, commit.id, cause)
+                    .await?;
+                return Ok(published(commit.id, Outcome::FastForward, moved));
+            }
         };
-        if store.is_ancestor(workspace, commit.id, head).await? {
-            return Ok(published(head, Outcome::UpToDate, None));
-        }
-        if store.is_ancestor(workspace, head, commit.id).await? {
-            let moved = store
-                .move_ref(workspace, branch, head, commit.id, cause)
-                .await?;
-            return Ok(published(commit.id, Outcome::FastForward, moved));
-        }
         let merged = self
-            .merge_into(scene, commit, (branch, head), policy)
+            .merge_into(scene, commit, (branch, head), (&sides, policy))
             .await?;
         let moved = store
             .move_ref(workspace, branch, head, merged.commit.id, cause)
@@ -358,6 +389,14 @@ impl Gateway {
             conflicts: merged.conflicts,
             ..published(merged.commit.id, Outcome::Merged, moved)
         })
+    }
+}
+
+impl Scene {
+    /// The branch that the session is published to unless another is said.
+    fn branch(&self) -> RefName {
+        let named = RefName::new(&self.session.record.branch);
+        named.unwrap_or_else(|_| RefName::main())
     }
 }
 

@@ -234,7 +234,7 @@ impl Gateway {
             usage: usage(&scene.tree, root).await?,
             parents: stands.into_iter().collect(),
             statistics: statistics(&scene.tree, &scene.hasher, before, root).await?,
-            conflicts: 0,
+            conflicts: metadata::conflicts::count(&scene.tree, root).await?,
             message: message.to_owned(),
             provenance: Provenance {
                 agent: record.agent.clone(),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use base::{CommitId, OperationId, SessionId, TenantId};
 use metadata::compare::statistics;
+use metadata::conflicts::count;
 use metadata::merge::{Pair, Policy};
 use metadata::record::changed::ChangedPaths;
 use metadata::record::commit::Provenance;
@@ -198,7 +199,8 @@ impl Syncing<'_> {
             ours: (root, stands.unwrap_or(head)),
             theirs: (theirs, head),
         };
-        let base = self.base(bases.first().copied()).await?;
+        let base = bases.first().copied();
+        let base = (base, self.base(base).await?);
         let (merged, conflicts) = gateway.merge_roots(scene, base, sides, self.policy).await?;
         let prepared = gateway.make_as(scene, (root, merged), Newcomers::Renew);
         Ok((SyncOutcome::Merged, prepared.await?, conflicts))
@@ -221,17 +223,13 @@ impl Syncing<'_> {
     async fn merge_commit(&self, plan: &Plan, ours: CommitId) -> Result<CommitId, HistoryError> {
         let (gateway, scene) = (self.gateway, self.scene);
         let (tree, root) = (&scene.tree, plan.prepared.root);
-        let stored = match self.policy {
-            Policy::KeepBoth => u64::try_from(plan.conflicts.len()).unwrap_or(u64::MAX),
-            Policy::Fail | Policy::Ours | Policy::Theirs => 0,
-        };
         let record = &scene.session.record;
         let new = NewCommit {
             tree: node_of(root),
             usage: usage(tree, root).await?,
             parents: vec![ours, plan.head],
             statistics: statistics(tree, &scene.hasher, Some(plan.prepared.from), root).await?,
-            conflicts: stored,
+            conflicts: count(tree, root).await?,
             message: format!("Merge {} into the session", self.branch.as_str()),
             provenance: Provenance {
                 agent: record.agent.clone(),

@@ -10,6 +10,7 @@
 //! chunk store counts holds. Letting go of it settles the account with the gateway's budget
 //! (`state.rs`).
 
+mod changing;
 mod exchange;
 mod flush;
 mod fold;
@@ -45,6 +46,7 @@ use crate::wire::reply::{Payload, Reply};
 use crate::wire::results::{self, ReadOk};
 use crate::wire::rpc::{self, Call, Credential};
 
+pub(crate) use changing::ChangeError;
 pub(crate) use exchange::{Change, Target};
 pub use freeze::{ForkError, FreezeError};
 use inside::Inside;
@@ -79,6 +81,8 @@ pub(crate) struct Session {
     exchanging: tokio::sync::Mutex<()>,
     /// Told when calls are no longer held up.
     released: tokio::sync::Notify,
+    /// Held while a conflict is resolved.
+    pub(crate) resolving: tokio::sync::Mutex<()>,
     /// Told when a write-back ends.
     written: tokio::sync::Notify,
     /// Told when a flush ends.
@@ -186,6 +190,7 @@ impl Session {
             folding: tokio::sync::Mutex::new(()),
             exchanging: tokio::sync::Mutex::new(()),
             released: tokio::sync::Notify::new(),
+            resolving: tokio::sync::Mutex::new(()),
             written: tokio::sync::Notify::new(),
             flushed: tokio::sync::Notify::new(),
             last_used_ms: AtomicU64::new(0),

@@ -174,7 +174,7 @@ impl Session {
         self.lock().stalls == stalls
     }
 
-    async fn load_all(self: &Arc<Self>, misses: &[Miss]) -> Result<(), Stop> {
+    pub(super) async fn load_all(self: &Arc<Self>, misses: &[Miss]) -> Result<(), Stop> {
         for miss in misses {
             let began = self.shared.clock.monotonic();
             while let Err(error) = self.load_one(*miss).await {

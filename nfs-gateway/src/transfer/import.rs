@@ -521,7 +521,9 @@ impl Importing {
             },
             parents: self.parents.clone(),
             statistics: statistics(tree, &hasher, before, root).await?,
-            conflicts: 0,
+            conflicts: metadata::conflicts::count(tree, root)
+                .await
+                .map_err(ImportError::Image)?,
             message: about.message,
             provenance: about.provenance,
         };

@@ -91,13 +91,13 @@ async fn damaged_nodes_are_told_with_who_has_them() {
 #[tokio::test]
 async fn contradicting_commits_are_told() {
     let (mut world, fork, _, root) = with_history().await;
-    let put = async |world: &World, root: Root, usage| {
+    let put = async |world: &World, root: Root, (usage, conflicts)| {
         let new = NewCommit {
             tree: NodeId::new(root.to_bytes()),
             usage,
             parents: Vec::new(),
             statistics: Statistics::default(),
-            conflicts: 0,
+            conflicts,
             message: "x".into(),
             provenance: Provenance::default(),
         };
@@ -114,7 +114,9 @@ async fn contradicting_commits_are_told() {
         bytes: 1,
         inodes: 2,
     };
-    let said = put(&world, root, wrong).await;
+    let said = put(&world, root, (wrong, 3)).await;
+    let part = "says that its image holds 3 conflicts, but it holds 0";
+    assert!(said.contains(part), "{said}");
     assert!(said.contains("says that its image uses 1 bytes"), "{said}");
     // Chunks that are gone.
     let chunks = std::mem::take(&mut world.chunks);
@@ -134,7 +136,7 @@ async fn contradicting_commits_are_told() {
         bytes: built.counters.bytes,
         inodes: built.counters.inodes - 1,
     };
-    let said = put(&world, built.root, usage).await;
+    let said = put(&world, built.root, (usage, 0)).await;
     for part in [
         "inode 000000000000004d",
         "has content but no attributes",
@@ -152,7 +154,7 @@ async fn contradicting_commits_are_told() {
             bytes: built.counters.bytes,
             inodes: built.counters.inodes.saturating_sub(1),
         };
-        let said = put(&world, built.root, usage).await;
+        let said = put(&world, built.root, (usage, 0)).await;
         assert!(said.contains(part), "{said}");
     }
     // A fork that has nothing but the base says how much that is.

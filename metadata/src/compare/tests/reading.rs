@@ -46,6 +46,38 @@ impl World {
     }
 }
 
+/// Equal names mean equal content, whatever the file: also a hole is not a file of zeros.
+#[test]
+fn content_has_a_name() {
+    run(async {
+        let mut world = World::new();
+        world
+            .script(&[
+                "write a hello",
+                "write b hello",
+                "write c hellO",
+                "write d",
+                "cut d 100000",
+                "fill e 0+70000",
+                "fill f 0+70000",
+                "fill g 0+70001",
+                "write h",
+            ])
+            .await;
+        let root = world.freeze().await;
+        let snapshot = world.snapshot(root);
+        let mut ids = Vec::new();
+        for path in ["a", "b", "c", "d", "e", "f", "g", "h"] {
+            let record = snapshot.lookup(path.as_bytes()).await.unwrap().unwrap();
+            let pieces = snapshot.read(&record, BLOCK_BYTES, 0..u64::MAX);
+            ids.push(pieces.id().await.unwrap());
+        }
+        assert_eq!((ids[0], ids[4]), (ids[1], ids[5]));
+        let different: std::collections::HashSet<_> = ids.iter().collect();
+        assert_eq!(different.len(), 6);
+    });
+}
+
 #[test]
 fn content_is_made_up_of_pieces() {
     run(async {

@@ -16,9 +16,9 @@ const STEPS: u8 = 23;
 const MOVES: [u8; 8] = [0, 1, 4, 13, 13, 14, 14, 16];
 
 /// What to do, with which paths.
-type Step = (u8, u8, u8);
+pub(super) type Step = (u8, u8, u8);
 
-fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
+pub(super) fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec((0..STEPS, any::<u8>(), any::<u8>()), 0..most)
 }
 
@@ -91,14 +91,14 @@ fn play(fs: &mut Fs, top: &str, who: &str, steps: &[Step]) {
 }
 
 /// Base and two sides.
-struct Three {
-    base: Fs,
-    ours: Fs,
-    theirs: Fs,
+pub(super) struct Three {
+    pub(super) base: Fs,
+    pub(super) ours: Fs,
+    pub(super) theirs: Fs,
 }
 
 impl Three {
-    fn play(before: &[Step], ours: &[Step], theirs: &[Step]) -> Self {
+    pub(super) fn play(before: &[Step], ours: &[Step], theirs: &[Step]) -> Self {
         let mut base = Fs::new();
         play(&mut base, "", "b", before);
         let mut three = Self {
@@ -191,7 +191,7 @@ fn check_both(three: &mut Three) -> usize {
 }
 
 /// A sixth of the usual cases, so that PROPTEST_CASES counts, too: each makes a dozen merges.
-fn config() -> ProptestConfig {
+pub(super) fn config() -> ProptestConfig {
     let usual = ProptestConfig::default();
     ProptestConfig {
         cases: usual.cases / 6,

@@ -20,7 +20,7 @@ use crate::merge::{
     Content, ContentError, Difference, Differences, ImageView, MergeError, MergeFuture, MergeInput,
     MergeOptions, Merged, Origin, Pair, Policy, ShortId, conflicts, merge,
 };
-use crate::record::conflict::Conflict;
+use crate::record::conflict::{Conflict, Sources};
 use crate::record::inode::InodeRecord;
 use crate::record::session::{FlushRecord, Identity};
 use crate::record::workspace::WorkspaceRecord;
@@ -137,6 +137,7 @@ pub(super) fn options(policy: Policy) -> MergeOptions {
             ours: ShortId::new("o1").unwrap(),
             theirs: ShortId::new("t1").unwrap(),
         },
+        sources: Sources::default(),
         unite_execute_bits: false,
     }
 }

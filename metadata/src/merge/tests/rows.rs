@@ -744,3 +744,28 @@ fn row_20_suffixes_find_a_free_name() {
     let aside = merged.conflicts[1].aside.clone().unwrap();
     assert!(aside.path.len() == 255 && aside.path.ends_with(b"~theirs.t1"));
 }
+
+/// Bug: of an object that was kept, and wanted under two names, only one conflict was told, and so
+/// what was put beside the other name was in no record.
+#[test]
+fn each_name_that_is_wanted_twice_has_a_record() {
+    check(&Row {
+        base: |fs| fs.write("c", "b"),
+        ours: |fs| fs.ln("c", "d"),
+        theirs: |fs| {
+            fs.rm("c")?;
+            fs.symlink("c", "t")?;
+            fs.symlink("d", "u").map(drop)
+        },
+        tree: &[
+            "c = b x2",
+            "c~theirs.t1 -> t",
+            "d = b x2",
+            "d~theirs.t1 -> u",
+        ],
+        conflicts: &[
+            "type c beside c~theirs.t1 bot KeptBoth",
+            "name-taken d beside d~theirs.t1 bot KeptBoth",
+        ],
+    });
+}

@@ -98,7 +98,7 @@ impl Fs {
     }
 
     /// Runs an operation, loading what it misses.
-    fn run<T>(
+    pub(super) fn run<T>(
         &mut self,
         op: impl Fn(&mut Image, Context<'_>) -> OpResult<T>,
     ) -> Result<T, FsError> {

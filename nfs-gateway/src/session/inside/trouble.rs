@@ -161,9 +161,10 @@ impl From<&HistoryError> for Trouble {
             HistoryError::Tree(error) => error.into(),
             HistoryError::Snapshot(error) => error.into(),
             HistoryError::Merge(error) => of_merge(error),
-            HistoryError::Conflicts { .. } | HistoryError::SyncConflicts { .. } => {
-                Self::Fail(FsError::Exists)
-            }
+            HistoryError::Image(error) => error.into(),
+            HistoryError::Conflicts { .. }
+            | HistoryError::SyncConflicts { .. }
+            | HistoryError::Unresolved { .. } => Self::Fail(FsError::Exists),
             HistoryError::Restore(error) => of_restore(error),
             HistoryError::OverQuota => Self::Fail(FsError::QuotaExceeded),
             HistoryError::Refused { .. } => Self::Fail(FsError::ReadOnly),

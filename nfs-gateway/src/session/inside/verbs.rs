@@ -9,6 +9,7 @@ use bytes::Bytes;
 use metadata::FsError;
 use metadata::merge::Policy;
 use metadata::record::commit::MESSAGE_BYTES_MAX;
+use metadata::record::conflict::Conflict;
 
 use super::text::{Page, conflict_line};
 use super::trouble::Trouble;
@@ -302,9 +303,16 @@ fn told(published: &Published) -> Done {
 
 fn refused(status: FsError, error: &HistoryError) -> Done {
     let failed = Done::failed(status, &error.to_string());
-    let HistoryError::Conflicts { conflicts, .. } = error else {
-        return failed;
+    let conflicts: Vec<&Conflict> = match error {
+        HistoryError::Conflicts { conflicts, .. } => conflicts.iter().collect(),
+        HistoryError::Unresolved { conflicts, .. } => {
+            conflicts.first.iter().map(|it| &it.conflict).collect()
+        }
+        _ => Vec::new(),
     };
+    if conflicts.is_empty() {
+        return failed;
+    }
     let mut clashes = Page::default();
     for conflict in conflicts {
         clashes.push(&conflict_line(conflict));

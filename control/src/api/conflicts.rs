@@ -1,0 +1,352 @@
+//! Unresolved conflicts: listed, resolved, and foretold.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use base::{CommitId, InodeId, TenantId};
+use metadata::compare::Snapshot;
+use metadata::conflicts::{ConflictId, Unresolved};
+use metadata::image::NameHasher;
+use metadata::layers::ImageError;
+use metadata::ops::Located;
+use metadata::record::conflict::{Conflict as StoredConflict, Version as StoredVersion};
+use metadata::stat::FileKind;
+use metadata::store::{CommitInfo, StoreError, WorkspaceInfo};
+use metadata::tree::{Root, Tree};
+use nfs_gateway::{HistoryError, Which};
+use serde::Deserialize;
+
+use super::ApiState;
+use super::input::{Body, Parameters, Place, Tenant, session_id};
+use super::workspaces::{PAGE_DEFAULT, PAGE_MAX};
+use crate::conflicts::{
+    Clash, Clashes, Conflict, Resolve, Resolved, Version, hex_unless_text, parse_id, parse_path,
+    parse_take, show_id, text,
+};
+use crate::history::kebab;
+use crate::status::ApiError;
+use crate::types::{Page, show_time};
+
+/// Largest file whose content is named, in bytes: its block map has 65,536 blocks of the usual size.
+const CONTENT_ID_BYTES_MAX: u64 = 8 << 30;
+
+/// Most clashes that are told.
+const CLASHES_MAX: usize = 10_000;
+
+/// Clashes that are told unless the caller says otherwise.
+const CLASHES_DEFAULT: usize = 1000;
+
+/// Which part of a list is wanted.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Part {
+    version: Option<String>,
+    after: Option<String>,
+    limit: Option<usize>,
+}
+
+/// The other session.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct With {
+    with: Option<String>,
+    limit: Option<usize>,
+}
+
+/// Paths of the API that are about conflicts.
+pub(super) fn routes() -> Router<Arc<ApiState>> {
+    Router::new()
+        .route("/v1/workspaces/{name}/conflicts", get(of_version))
+        .route("/v1/sessions/{session}/conflicts", get(of_session))
+        .route("/v1/sessions/{session}/conflicts/resolve", post(resolve))
+        .route("/v1/sessions/{session}/clashes", get(clashes))
+}
+
+async fn of_version(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+    Place(workspace): Place<String>,
+    Parameters(part): Parameters<Part>,
+) -> Result<Json<Page<Conflict>>, ApiError> {
+    let workspace = state.store.workspace_by_name(tenant, &workspace).await?;
+    let version = part.version.as_deref().unwrap_or("main");
+    let commit = state.store.resolve_version(workspace.id, version).await?;
+    let (after, limit) = position(&part)?;
+    let mut reader = Reader::new(&state, tenant, workspace).await?;
+    let root = root_of(&commit);
+    let page = metadata::conflicts::list(&reader.tree, root, after, limit)
+        .await
+        .map_err(unreadable)?;
+    let snapshot = reader.snapshot(root);
+    let mut items = Vec::with_capacity(page.items.len());
+    for unresolved in &page.items {
+        let located = locate(&snapshot, &unresolved.conflict).await?;
+        items.push(reader.describe(unresolved, &located).await?);
+    }
+    Ok(Json(paged(items, page.more)))
+}
+
+async fn of_session(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+    Place(session): Place<String>,
+    Parameters(part): Parameters<Part>,
+) -> Result<Json<Page<Conflict>>, ApiError> {
+    if part.version.is_some() {
+        return Err(ApiError::invalid(
+            "a session has no versions: ask its workspace",
+        ));
+    }
+    let session = super::sessions::usable(&state, tenant, session_id(&session)?).await?;
+    let (after, limit) = position(&part)?;
+    let gateway = &state.counted.gateway;
+    let page = gateway
+        .session_conflicts(tenant, session.id, after, limit)
+        .await?;
+    let workspace = state.store.workspace(session.record.workspace).await?;
+    let mut reader = Reader::new(&state, tenant, workspace).await?;
+    let mut items = Vec::with_capacity(page.items.len());
+    for listed in &page.items {
+        let described = reader.describe(&listed.unresolved, &listed.located);
+        items.push(described.await?);
+    }
+    Ok(Json(paged(items, page.more)))
+}
+
+async fn resolve(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+    Place(session): Place<String>,
+    Body(asked): Body<Resolve>,
+) -> Result<Json<Resolved>, ApiError> {
+    let take = parse_take(&asked.take).map_err(ApiError::invalid)?;
+    let which = match (&asked.path, &asked.id) {
+        (Some(path), None) => Which::Path(parse_path(path)),
+        (None, Some(id)) => Which::Id(parse_id(id).ok_or_else(no_id)?),
+        _ => return Err(ApiError::invalid("give either a path or an id")),
+    };
+    let session = super::sessions::usable(&state, tenant, session_id(&session)?).await?;
+    let gateway = Arc::clone(&state.counted.gateway);
+    let id = session.id;
+    let work = async move { Ok(gateway.resolve_conflict(tenant, id, which, take).await?) };
+    let resolved = state.to_end_with(work).await?;
+    Ok(Json(Resolved {
+        id: show_id(&resolved.conflict.unresolved.id),
+        kind: resolved.conflict.unresolved.conflict.kind.word().to_owned(),
+        path: text(resolved.conflict.path()),
+        take: asked.take,
+        left: resolved.left,
+    }))
+}
+
+async fn clashes(
+    State(state): State<Arc<ApiState>>,
+    Tenant(tenant): Tenant,
+    Place(session): Place<String>,
+    Parameters(asked): Parameters<With>,
+) -> Result<Json<Clashes>, ApiError> {
+    let with = asked.with.as_deref();
+    let with = with.ok_or_else(|| ApiError::invalid("with which session? Give ?with=ID"))?;
+    let one = super::sessions::usable(&state, tenant, session_id(&session)?).await?;
+    let two = super::sessions::usable(&state, tenant, session_id(with)?).await?;
+    let gateway = Arc::clone(&state.counted.gateway);
+    let work = async move { Ok(gateway.clashes(tenant, one.id, two.id).await?) };
+    let found = state.to_end_with(work).await?;
+    let workspace = state.store.workspace(one.record.workspace).await?;
+    let mut reader = Reader::new(&state, tenant, workspace).await?;
+    let limit = asked.limit.unwrap_or(CLASHES_DEFAULT).clamp(1, CLASHES_MAX);
+    let mut items = Vec::new();
+    for conflict in found.conflicts.iter().take(limit) {
+        let [base, one, two] = reader.versions(conflict).await?;
+        let path = &conflict.place.path;
+        items.push(Clash {
+            kind: conflict.kind.word().to_owned(),
+            path: text(path),
+            path_hex: hex_unless_text(path),
+            base,
+            one,
+            two,
+        });
+    }
+    Ok(Json(Clashes {
+        base: found.base.map(|base| base.to_string()),
+        items,
+        more: found.conflicts.len() > limit,
+    }))
+}
+
+/// Reads what the sides of conflicts had.
+struct Reader<'a> {
+    state: &'a ApiState,
+    workspace: WorkspaceInfo,
+    tree: Tree,
+    commits: HashMap<CommitId, Option<CommitInfo>>,
+}
+
+impl<'a> Reader<'a> {
+    async fn new(
+        state: &'a ApiState,
+        tenant: TenantId,
+        workspace: WorkspaceInfo,
+    ) -> Result<Self, ApiError> {
+        let gateway = &state.counted.gateway;
+        let tree = gateway.tree(tenant, &workspace.record).await?;
+        Ok(Self {
+            state,
+            workspace,
+            tree,
+            commits: HashMap::new(),
+        })
+    }
+
+    fn snapshot(&self, root: Root) -> Snapshot {
+        let hasher = NameHasher::new(self.workspace.record.name_key);
+        Snapshot::new(self.tree.clone(), hasher, root)
+    }
+
+    async fn describe(
+        &mut self,
+        unresolved: &Unresolved,
+        located: &Located,
+    ) -> Result<Conflict, ApiError> {
+        let versions = self.versions(&unresolved.conflict).await?;
+        Ok(Conflict::new(unresolved, located, versions))
+    }
+
+    /// What base, ours and theirs had.
+    async fn versions(
+        &mut self,
+        conflict: &StoredConflict,
+    ) -> Result<[Option<Version>; 3], ApiError> {
+        let sources = conflict.sources;
+        Ok([
+            self.version(conflict.base.as_ref(), sources.base).await?,
+            self.version(conflict.ours.as_ref(), sources.ours).await?,
+            (self.version(conflict.theirs.as_ref(), sources.theirs)).await?,
+        ])
+    }
+
+    async fn version(
+        &mut self,
+        stored: Option<&StoredVersion>,
+        commit: Option<CommitId>,
+    ) -> Result<Option<Version>, ApiError> {
+        let Some(stored) = stored else {
+            return Ok(None);
+        };
+        let stat = &stored.record.stat;
+        let target = (stat.kind == FileKind::Symlink)
+            .then(|| stored.record.inline.as_deref().map(text))
+            .flatten();
+        let mut version = Version {
+            kind: kebab(&format!("{:?}", stat.kind)),
+            size: stat.size,
+            mode: stat.mode,
+            uid: stat.uid,
+            gid: stat.gid,
+            modified: show_time(stat.mtime),
+            target,
+            ..Version::default()
+        };
+        if let Some(commit) = self.commit(commit).await? {
+            self.read(&mut version, stored.inode, &commit).await?;
+        }
+        Ok(Some(version))
+    }
+
+    /// The commit, unless it is gone.
+    async fn commit(&mut self, id: Option<CommitId>) -> Result<Option<CommitInfo>, ApiError> {
+        let Some(id) = id else {
+            return Ok(None);
+        };
+        if let Some(known) = self.commits.get(&id) {
+            return Ok(known.clone());
+        }
+        let found = match self.state.store.commit(self.workspace.id, id).await {
+            Ok(commit) => Some(commit),
+            Err(StoreError::NotFound { .. }) => None,
+            Err(error) => return Err(error.into()),
+        };
+        self.commits.insert(id, found.clone());
+        Ok(found)
+    }
+
+    /// Adds what the commit says of an inode.
+    async fn read(
+        &self,
+        version: &mut Version,
+        inode: InodeId,
+        commit: &CommitInfo,
+    ) -> Result<(), ApiError> {
+        let snapshot = self.snapshot(root_of(commit));
+        let Some(record) = snapshot.attributes(inode).await? else {
+            return Ok(());
+        };
+        let path = path_of(&snapshot, inode).await?;
+        if record.stat.kind == FileKind::File && record.stat.size <= CONTENT_ID_BYTES_MAX {
+            let block_bytes = self.workspace.record.block_bytes;
+            let pieces = snapshot.read(&record, block_bytes, 0..record.stat.size);
+            version.content_id = Some(pieces.id().await?.to_hex().to_string());
+        }
+        let made = &commit.record.provenance;
+        let said = |text: &String| (!text.is_empty()).then(|| text.clone());
+        version.commit = Some(commit.id.to_string());
+        version.path = path.as_deref().map(text);
+        version.path_hex = path.as_deref().and_then(hex_unless_text);
+        version.agent = said(&made.agent);
+        version.session = made.session.map(|session| session.to_string());
+        version.run = said(&made.run);
+        Ok(())
+    }
+}
+
+/// Where the objects of a conflict are in a version.
+async fn locate(snapshot: &Snapshot, conflict: &StoredConflict) -> Result<Located, ApiError> {
+    let mut located = Located {
+        path: path_of(snapshot, conflict.place.inode).await?,
+        aside: None,
+    };
+    if let Some(aside) = &conflict.aside {
+        located.aside = path_of(snapshot, aside.inode).await?;
+    }
+    Ok(located)
+}
+
+/// A path of an inode, if it is there and its path can be told.
+async fn path_of(snapshot: &Snapshot, inode: InodeId) -> Result<Option<Vec<u8>>, ApiError> {
+    match snapshot.paths_of(inode).next().await {
+        Ok(path) => Ok(path),
+        Err(metadata::compare::SnapshotError::PathTooLong(_)) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn position(part: &Part) -> Result<(Option<ConflictId>, usize), ApiError> {
+    let after = part.after.as_deref();
+    let after = after.map(|text| parse_id(text).ok_or_else(super::history::not_a_position));
+    let limit = part.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
+    Ok((after.transpose()?, limit))
+}
+
+fn paged(items: Vec<Conflict>, more: bool) -> Page<Conflict> {
+    let next = items
+        .last()
+        .filter(|_| more)
+        .map(|last: &Conflict| last.id.clone());
+    Page { items, next }
+}
+
+fn root_of(commit: &CommitInfo) -> Root {
+    Root::from_bytes(*commit.record.tree.as_bytes())
+}
+
+fn unreadable(error: ImageError) -> ApiError {
+    HistoryError::Image(error).into()
+}
+
+fn no_id() -> ApiError {
+    ApiError::invalid("id is not one of a conflict: 32 hexadecimal digits, as a list shows them")
+}

@@ -1,0 +1,229 @@
+//! Resolving conflicts on stores that fail: once, whole or not at all.
+
+use std::sync::Arc;
+
+use base::{InodeId, Rng, SessionId, TenantId};
+use bytes::Bytes;
+use metadata::FsError;
+use metadata::kv::faulty::FaultRates;
+use metadata::merge::{Policy, Side};
+use metadata::ops::Take;
+use metadata::record::session::Identity;
+use metadata::store::{NewTicket, OpenSession, Store};
+use nfs_gateway::{About, Gateway, Outcome, ResolveError, Resolved, Which};
+use system_tests::subject::Answer;
+
+use crate::rig::Rig;
+use crate::server::Setting;
+use crate::slow_kv::Pace;
+use crate::steps::{create, lookup, write};
+
+const TENANT: TenantId = TenantId::DEFAULT;
+
+impl Rig {
+    /// Goes over to another session.
+    fn go_to(&mut self, session: SessionId, ticket: String) {
+        (self.server.session, self.server.ticket) = (session, ticket);
+        for answered in &mut self.client.history {
+            (answered.tracked, answered.stored) = (false, false);
+        }
+        let keys = self.server.handle_keys();
+        self.handles.move_to(session, &keys);
+        let root = self.mount(&self.server.ticket.clone()).unwrap();
+        self.handles.learn(InodeId::ROOT, &root);
+    }
+
+    /// Goes back to a session.
+    fn go_back(&mut self, session: SessionId) {
+        let ticket = self.server.ticket(NewTicket {
+            session,
+            read_only: false,
+            single_use: false,
+            directory: Vec::new(),
+            expires: None,
+        });
+        self.go_to(session, ticket);
+    }
+
+    /// Opens a session of branch `main`, and goes there.
+    fn go_to_main(&mut self) {
+        let store = self.server.run(Store::open(
+            Arc::new(self.server.memory.clone()),
+            self.server.clock.clone(),
+            Arc::new(Rng::seeded(1)),
+        ));
+        let open = OpenSession {
+            workspace: "w".to_owned(),
+            read_only: false,
+            identity: Identity::Passthrough,
+            agent: String::new(),
+            run: String::new(),
+            ttl_seconds: None,
+            version: None,
+            branch: None,
+        };
+        let opened = self.server.run(store.unwrap().open_session(TENANT, open));
+        let opened = opened.unwrap();
+        self.go_to(opened.session.id, opened.ticket);
+    }
+
+    fn publish(&self, policy: Policy) -> Outcome {
+        let (gateway, session) = (self.server.gateway(), self.server.session);
+        let publish = gateway.publish(TENANT, session, About::default(), None, policy);
+        self.server.run(publish).unwrap().outcome
+    }
+
+    fn put(&mut self, content: &[u8]) {
+        let file = self.file("f").unwrap();
+        self.good(write(file, 0, content, true));
+    }
+
+    fn file(&mut self, name: &str) -> Option<InodeId> {
+        match self.call(&crate::steps::root(lookup(name))).unwrap().answer {
+            Answer::Found(Ok(found)) => Some(found.object.inode),
+            _ => None,
+        }
+    }
+
+    fn read_file(&mut self, name: &str) -> Option<Bytes> {
+        let file = self.file(name)?;
+        Some(self.content(file))
+    }
+
+    fn resolve(&self, gateway: &Arc<Gateway>, take: Take) -> Result<Resolved, ResolveError> {
+        let which = Which::Path(b"f".to_vec());
+        let session = self.server.session;
+        let resolve = gateway.resolve_conflict(TENANT, session, which, take);
+        self.server.run(resolve)
+    }
+
+    /// Paths of what was put aside, of the session's conflicts.
+    fn asides(&self) -> Vec<String> {
+        let (gateway, session) = (self.server.gateway(), self.server.session);
+        let list = gateway.session_conflicts(TENANT, session, None, 10);
+        let page = self.server.run(list).unwrap();
+        let aside = |path: Option<Vec<u8>>| String::from_utf8(path.unwrap()).unwrap();
+        page.items
+            .into_iter()
+            .map(|it| aside(it.located.aside))
+            .collect()
+    }
+}
+
+/// A session with one conflict, about `f`.
+fn with_a_conflict(setting: Setting, seed: u64) -> Rig {
+    let mut rig = Rig::new(setting, seed);
+    rig.good(create("f"));
+    rig.put(b"base");
+    assert_eq!(rig.publish(Policy::Fail), Outcome::Created);
+    let theirs = rig.server.session;
+    rig.fork(false).unwrap();
+    rig.put(b"ours");
+    assert_eq!(rig.publish(Policy::Fail), Outcome::FastForward);
+    rig.go_back(theirs);
+    rig.put(b"their");
+    assert_eq!(rig.publish(Policy::KeepBoth), Outcome::Merged);
+    rig.go_to_main();
+    assert_eq!(rig.asides().len(), 1);
+    rig
+}
+
+/// Asks until it is told that it is done, or was done before.
+fn resolve_at_last(rig: &Rig) {
+    for _ in 0..100 {
+        match rig.resolve(rig.server.gateway(), Take::Side(Side::Theirs)) {
+            Ok(resolved) => return assert_eq!(resolved.left, 0),
+            Err(ResolveError::NotFound) => return,
+            Err(ResolveError::Refused(refusal)) => panic!("half of it was done: {refusal}"),
+            Err(_) => rig.pass(1),
+        }
+    }
+    panic!("it is not resolved");
+}
+
+#[test]
+fn resolutions_take_effect_once_on_a_store_that_fails() {
+    let mut tries = 0;
+    for seed in 0..12 {
+        let mut rig = with_a_conflict(Setting::default(), 100 + seed);
+        let aside = rig.asides().remove(0);
+        let pace = Pace {
+            read_ms_max: 5,
+            commit_ms_max: 20,
+        };
+        let before = rig.server.faulty.commits();
+        rig.server.set_faults(FaultRates::all(120), pace);
+        resolve_at_last(&rig);
+        rig.server
+            .set_faults(FaultRates::default(), Pace::default());
+        tries += rig.server.faulty.commits() - before;
+        assert_eq!(rig.read_file("f").as_deref(), Some(&b"their"[..]));
+        rig.restart();
+        assert_eq!(rig.read_file("f").as_deref(), Some(&b"their"[..]));
+        assert_eq!(rig.file(&aside), None);
+        assert!(rig.asides().is_empty());
+        let again = rig.resolve(rig.server.gateway(), Take::Both);
+        assert!(matches!(again, Err(ResolveError::NotFound)), "{again:?}");
+    }
+    assert!(tries > 24, "the store has hardly failed: {tries} commits");
+}
+
+#[test]
+fn a_full_store_refuses_a_resolution_as_a_whole() {
+    let mut rig = with_a_conflict(Setting::default(), 200);
+    let aside = rig.asides().remove(0);
+    rig.server.memory.set_available_bytes(Some(0));
+    for _ in 0..3 {
+        let refused = rig.resolve(rig.server.gateway(), Take::Side(Side::Ours));
+        assert!(
+            matches!(refused, Err(ResolveError::Fs(FsError::NoSpace))),
+            "{refused:?}"
+        );
+        assert_eq!(rig.asides(), [aside.as_str()]);
+        assert_eq!(rig.read_file(&aside).as_deref(), Some(&b"their"[..]));
+        rig.pass(2);
+    }
+    rig.server.memory.set_available_bytes(None);
+    rig.pass(2);
+    let done = rig.resolve(rig.server.gateway(), Take::Side(Side::Ours));
+    assert_eq!(done.unwrap().left, 0);
+    rig.restart();
+    assert_eq!(rig.read_file("f").as_deref(), Some(&b"ours"[..]));
+    assert_eq!(rig.file(&aside), None);
+}
+
+/// A gateway that has lost the session meanwhile takes it back, and does it once.
+#[test]
+fn a_session_that_was_taken_over_is_resolved_all_the_same() {
+    let mut rig = with_a_conflict(Setting::default(), 300);
+    let old = Arc::clone(rig.server.gateway());
+    rig.hand_over();
+    // The new one owns it now, and has changed it.
+    rig.good(create("g"));
+    let takeovers = rig.server.ownerships().0;
+    let done = rig.resolve(&old, Take::Side(Side::Theirs));
+    assert_eq!(done.unwrap().left, 0);
+    assert!(rig.server.ownerships().0 > takeovers);
+    // What the new one has in memory is outdated; it learns that when it writes.
+    rig.good(create("h"));
+    assert_eq!(rig.read_file("f").as_deref(), Some(&b"their"[..]));
+    assert!(rig.file("g").is_some());
+    assert!(rig.asides().is_empty());
+}
+
+/// What clients have written and not committed is resolved with: nothing is taken for a version that
+/// has been changed since.
+#[test]
+fn unwritten_data_counts_as_a_change() {
+    let mut rig = with_a_conflict(Setting::default(), 400);
+    let file = rig.file("f").unwrap();
+    rig.good(write(file, 0, b"mine", false));
+    let refused = rig.resolve(rig.server.gateway(), Take::Side(Side::Ours));
+    assert!(
+        matches!(refused, Err(ResolveError::Refused(_))),
+        "{refused:?}"
+    );
+    let done = rig.resolve(rig.server.gateway(), Take::File);
+    assert_eq!(done.unwrap().left, 0);
+    assert_eq!(rig.read_file("f").as_deref(), Some(&b"mine"[..]));
+}
