@@ -3,14 +3,15 @@
 //! Such a session has no ticket, and ends by itself soon unless it is extended: so what a process that
 //! died has left is dropped like any session that has expired.
 
-use base::{SessionId, TenantId, WorkspaceId};
+use base::{CommitId, SessionId, TenantId, WorkspaceId};
 
+use super::deletion::require_workspace;
+use super::history::{require_commit, write_operation};
 use super::sessions::require_session;
 use super::{Store, StoreError};
 use crate::keyspace;
 use crate::record::operation::Action;
 use crate::record::session::{Identity, SessionRecord, SessionState};
-use crate::store::history::write_operation;
 use crate::transact::Budget;
 
 /// The agent that such a session names.
@@ -18,11 +19,12 @@ pub const STAGING_AGENT: &str = "holdfast-import";
 
 impl Store {
     /// Opens a session with an empty image, which takes no changes from clients and has no ticket. It
-    /// ends by itself after `ttl_seconds`.
+    /// ends by itself after `ttl_seconds`. While it lives `commit`, which its image will be put on top of,
+    /// is kept by every policy.
     ///
     /// # Errors
     ///
-    /// `NotFound` for the workspace, or the store fails.
+    /// `NotFound` for the workspace or the commit, or the store fails.
     ///
     /// # Cancellation
     ///
@@ -31,7 +33,7 @@ impl Store {
         &self,
         tenant: TenantId,
         workspace: WorkspaceId,
-        branch: &str,
+        (branch, commit): (&str, Option<CommitId>),
         ttl_seconds: u64,
     ) -> Result<SessionId, StoreError> {
         let id = SessionId::new((self.rng.u64() >> 1).max(1));
@@ -47,7 +49,7 @@ impl Store {
             },
             generation: 1,
             frozen: Vec::new(),
-            commit: None,
+            commit,
             branch: branch.to_owned(),
             base: None,
             frozen_usage: crate::image::Usage::default(),
@@ -59,14 +61,18 @@ impl Store {
         };
         let action = Action::SessionOpened {
             session: id,
-            commit: None,
+            commit,
         };
         let log = self.logged(STAGING_AGENT, "", action);
         let (kept, log, operation) = (&record, &log, self.new_operation());
         self.transactor
             .transact(Budget::default(), |txn, _| {
-                // Blind writes under a fresh number: right however often they are applied.
+                // Under a fresh number: right however often it is applied.
                 Box::pin(async move {
+                    require_workspace(txn, workspace).await?;
+                    if let Some(commit) = commit {
+                        require_commit(txn, workspace, commit).await?;
+                    }
                     txn.set(&keyspace::session_meta(id), &kept.encode());
                     txn.set(&keyspace::session_of(tenant, workspace, id), &[]);
                     write_operation(txn, workspace, operation, now, log);

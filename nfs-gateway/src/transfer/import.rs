@@ -159,7 +159,8 @@ impl Gateway {
             old = Some(Snapshot::new(tree.clone(), hasher.clone(), root));
         }
         let branch = plan.branch.as_ref().map_or("", RefName::as_str);
-        let opened = store.open_staging(tenant, workspace.id, branch, TTL_SECONDS);
+        let on = (branch, parents.first().copied());
+        let opened = store.open_staging(tenant, workspace.id, on, TTL_SECONDS);
         let session = opened.await?;
         let domain = Domain {
             id: DomainId::new(tenant.raw()),
