@@ -318,7 +318,8 @@ pub struct Grant {
     /// Others change the session meanwhile: let changes show soon.
     #[arg(long)]
     pub shared: bool,
-    /// The directory to mount, a path from the root.
+    /// The directory to mount, a path from the root. It confines nobody: from there `..` leads on to
+    /// the whole session.
     #[arg(long, value_name = "PATH", default_value = "")]
     pub directory: String,
     /// The ticket ends after this time.

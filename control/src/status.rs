@@ -149,12 +149,17 @@ impl From<HistoryError> for ApiError {
             HistoryError::Merge(error) => of_merge(&error, detail),
             HistoryError::Conflicts { conflicts, .. }
             | HistoryError::SyncConflicts { conflicts, .. } => {
-                let detail = listing(detail, conflicts.iter());
+                let detail = listing(detail, conflicts.iter(), conflicts.len());
                 Self::new(StatusCode::CONFLICT, "conflicts", detail)
             }
             HistoryError::Unresolved { conflicts, .. } => {
+                let total = usize::try_from(conflicts.total).unwrap_or(usize::MAX);
                 let first = conflicts.first.iter().map(|it| &it.conflict);
-                Self::new(StatusCode::CONFLICT, "unresolved", listing(detail, first))
+                Self::new(
+                    StatusCode::CONFLICT,
+                    "unresolved",
+                    listing(detail, first, total),
+                )
             }
             HistoryError::Image(error) => of_image(&error, detail),
             HistoryError::Restore(error) => of_restore(error, detail),
@@ -182,11 +187,19 @@ impl From<TransferError> for ApiError {
 }
 
 /// An error's detail with the first conflicts that it is about, a line for each.
-fn listing<'a>(mut detail: String, conflicts: impl Iterator<Item = &'a Conflict>) -> String {
+fn listing<'a>(
+    mut detail: String,
+    conflicts: impl Iterator<Item = &'a Conflict>,
+    total: usize,
+) -> String {
     for conflict in conflicts.take(CONFLICTS_SHOWN) {
         let path = crate::conflicts::text(&conflict.place.path);
         let path = crate::output::in_line(&path);
         detail.push_str(&format!("\n{}: {path}", conflict.kind.word()));
+    }
+    if total > CONFLICTS_SHOWN {
+        let more = total - CONFLICTS_SHOWN;
+        detail.push_str(&format!("\nand {more} more: a dry run lists all"));
     }
     detail
 }

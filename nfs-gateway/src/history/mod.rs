@@ -223,6 +223,7 @@ impl Gateway {
         let _hold = self.chunks.hold();
         let scene = self.scene(tenant, session).await?;
         let branch = branch.unwrap_or_else(|| scene.branch());
+        self.refuse_early(&scene, &branch, policy).await?;
         let done = self.commit_session(&scene, about).await?;
         for _ in 0..ATTEMPTS_MAX {
             match self.advance(&scene, &done.commit, &branch, policy).await {

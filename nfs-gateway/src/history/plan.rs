@@ -93,19 +93,7 @@ impl Gateway {
         let _hold = self.chunks.hold();
         let scene = self.scene(tenant, session).await?;
         let branch = branch.unwrap_or_else(|| scene.branch());
-        let root = self.snapshot(session).await?;
-        let on = scene.session.record.commit;
-        let before = match on {
-            Some(on) => Some(root_of(
-                &self.store.commit(scene.workspace, on).await?.record.tree,
-            )),
-            None => None,
-        };
-        let tip = Tip {
-            root,
-            on,
-            is_committed: before == Some(root),
-        };
+        let tip = self.tip(&scene).await?;
         let way = self.way(&scene, &branch, &tip).await?;
         let sides = self.sides_on(&scene, way, &tip).await?;
         let unresolved = self.carried(&scene, &tip, way, sides.as_ref()).await?;
@@ -169,6 +157,56 @@ impl Gateway {
         let conflicts = self.try_merge(&scene, &sides, Policy::KeepBoth).await?;
         let conflicts = conflicts.into_iter().map(without_aside).collect();
         Ok(Clashes { base, conflicts })
+    }
+
+    /// The session's image as it is now.
+    async fn tip(self: &Arc<Self>, scene: &Scene) -> Result<Tip, HistoryError> {
+        let root = self.snapshot(scene.session.id).await?;
+        let on = scene.session.record.commit;
+        let before = match on {
+            Some(on) => Some(root_of(
+                &self.store.commit(scene.workspace, on).await?.record.tree,
+            )),
+            None => None,
+        };
+        Ok(Tip {
+            root,
+            on,
+            is_committed: before == Some(root),
+        })
+    }
+
+    /// Refuses a publish that would be refused, before a commit is made for it: nobody would know of
+    /// that, and it would keep its content.
+    pub(super) async fn refuse_early(
+        self: &Arc<Self>,
+        scene: &Scene,
+        branch: &RefName,
+        policy: Policy,
+    ) -> Result<(), HistoryError> {
+        let tip = self.tip(scene).await?;
+        if tip.is_committed {
+            return Ok(());
+        }
+        let way = self.way(scene, branch, &tip).await?;
+        let sides = self.sides_on(scene, way, &tip).await?;
+        if policy != Policy::KeepBoth {
+            let conflicts = self.carried(scene, &tip, way, sides.as_ref()).await?;
+            if conflicts.total > 0 {
+                let branch = branch.as_str().to_owned();
+                return Err(HistoryError::Unresolved { branch, conflicts });
+            }
+        }
+        if let (Policy::Fail, Some(sides)) = (policy, &sides) {
+            let conflicts = self.try_merge(scene, sides, policy).await?;
+            if !conflicts.is_empty() {
+                return Err(HistoryError::Conflicts {
+                    branch: branch.as_str().to_owned(),
+                    conflicts: conflicts.into_iter().map(without_aside).collect(),
+                });
+            }
+        }
+        Ok(())
     }
 
     /// How a branch, as it is now, would take an image in.
