@@ -418,7 +418,8 @@ mod tests {
     async fn clashes(dir: &Path, first: (&Value, &mut Mount), second: (&Value, &mut Mount)) {
         let ((first, first_files), (second, second_files)) = (first, second);
         let mut round = 0_u8;
-        for policy in ["keep-both", "ours", "theirs"] {
+        // Both are kept last: what is not resolved stays on the branch.
+        for policy in ["ours", "theirs", "keep-both"] {
             round += 1;
             let (ours, theirs) = ([round; 3], [round + 100; 3]);
             second_files.write("shared", &ours).await;
@@ -441,7 +442,11 @@ mod tests {
                 let aside = synced["conflicts"][0]["aside"].as_str().unwrap();
                 assert_eq!(second_files.read(aside).await.unwrap(), theirs);
             }
-            let published = publish(dir, second, &["-m", policy]);
+            if policy == "keep-both" {
+                let line = ["session", "publish", id(second)];
+                fails(&line, dir, CONFLICT, &["unresolved", "shared"]);
+            }
+            let published = publish(dir, second, &["-m", policy, "--policy", policy]);
             assert_eq!(published["outcome"], "fast-forward", "{policy}");
             sync(dir, first, &["--policy", "theirs"]);
         }
