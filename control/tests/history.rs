@@ -158,9 +158,12 @@ mod tests {
         assert_eq!(publish(dir, &right, &["-m", "right"])["outcome"], "merged");
         let head = json(&["show"], dir)["id"].clone();
         let publish_third = ["session", "publish", id(&third), "-m", "third"];
+        let stands_on = || json(&["session", "show", id(&third)], dir)["commit"].clone();
+        let stood_on = stands_on();
         fails(&publish_third, dir, CONFLICT, &["shared", "policy"]);
-        // Nothing of it is there.
+        // Nothing of it is there, and no commit is left that nobody knows of.
         assert_eq!(json(&["show"], dir)["id"], head);
+        assert_eq!(stands_on(), stood_on);
 
         settle(&server, dir, &third).await;
         look_back(server, dir, &made).await;
