@@ -338,6 +338,7 @@ mod tests {
         let names: Vec<&str> = listed.iter().map(|(name, _)| name.as_str()).collect();
         let inside = [
             "at",
+            "changed",
             "checkpoint",
             "conflicts",
             "diff",
@@ -790,6 +791,37 @@ mod tests {
 
     /// What is seen and published there is all of the session, so only its root has it. Elsewhere the
     /// name is one as any other.
+    /// What a restore changed under the mount is read and acknowledged through it.
+    #[tokio::test]
+    async fn what_changed_from_outside_is_in_the_mount() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let server = Server::start("up", dir);
+        let (id, mut mount) = mounted(&server, dir, &[]).await;
+        mount.write("file", b"first").await;
+        assert_eq!(mount.say("publish", "first").await, Ok(()));
+        assert_eq!(mount.read(".holdfast/changed").await, "");
+        mount.write("file", b"second").await;
+        mount.write("new", b"new").await;
+        assert_eq!(mount.read(".holdfast/changed").await, "");
+        json(&["session", "restore", &id, "--version", "main"], dir);
+
+        let listed = mount.read(".holdfast/changed").await;
+        let items: Vec<&str> = listed.split_terminator('\0').collect();
+        let (position, paths) = items.split_last().unwrap();
+        for path in ["file", "new"] {
+            assert!(paths.contains(&path), "{listed:?}");
+        }
+        let position = position.strip_prefix("/position=").unwrap().to_owned();
+        assert!(mount.say("changed", "nonsense").await.is_err());
+        assert_eq!(mount.read(".holdfast/changed").await, listed);
+        assert_eq!(mount.say("changed", &format!("{position}\n")).await, Ok(()));
+        assert_eq!(mount.read(".holdfast/changed").await, "");
+        assert_eq!(mount.say("changed", &position).await, Ok(()));
+        assert_eq!(server.terminate(), Some(0));
+        assert_eq!(json(&["check"], dir)["clean"], true);
+    }
+
     #[tokio::test]
     async fn a_mount_of_a_subdirectory_has_none() {
         let dir = tempfile::tempdir().unwrap();

@@ -395,6 +395,7 @@ fn every_call_on_every_object_is_answered() {
         ".holdfast/diff",
         ".holdfast/publish",
         ".holdfast/checkpoint",
+        ".holdfast/changed",
         ".holdfast/at/main",
         ".holdfast/at/main/file",
     ];

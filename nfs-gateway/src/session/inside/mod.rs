@@ -3,8 +3,8 @@
 //! | file | what |
 //! | --- | --- |
 //! | `directory.rs` | the procedures on `.holdfast` and what is directly in it |
-//! | `text.rs` | what `status`, `log`, `diff` and `conflicts` say |
-//! | `verbs.rs` | `publish` and `checkpoint` |
+//! | `text.rs` | what `status`, `log`, `diff`, `conflicts` and `changed` say |
+//! | `verbs.rs` | `publish`, `checkpoint`, and acknowledging `changed` |
 //! | `commit.rs` | trees of commits, below `at` |
 //! | `trouble.rs` | why a call gets no result of its own |
 //!
@@ -61,13 +61,16 @@ pub(super) enum Object {
     Publish,
     /// Takes a message, and makes a checkpoint.
     Checkpoint,
+    /// What changed from outside; takes the position up to which that was seen to.
+    Changed,
 }
 
 impl Object {
     /// All, in the order of a listing.
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Top,
         Self::At,
+        Self::Changed,
         Self::Checkpoint,
         Self::Conflicts,
         Self::Diff,
@@ -87,6 +90,7 @@ impl Object {
             Self::Conflicts => "conflicts",
             Self::Publish => "publish",
             Self::Checkpoint => "checkpoint",
+            Self::Changed => "changed",
         }
     }
 
@@ -101,6 +105,7 @@ impl Object {
             Self::Conflicts => 6,
             Self::Publish => 7,
             Self::Checkpoint => 8,
+            Self::Changed => 9,
         }
     }
 
@@ -127,7 +132,7 @@ impl Object {
 
     /// Whether it takes messages.
     fn is_verb(self) -> bool {
-        matches!(self, Self::Publish | Self::Checkpoint)
+        matches!(self, Self::Publish | Self::Checkpoint | Self::Changed)
     }
 }
 
@@ -329,7 +334,7 @@ mod tests {
             let named = Object::named(object.name().as_bytes());
             assert_eq!(named, (object != Object::Top).then_some(object));
         }
-        assert_eq!(Object::of(InodeId::new(9)), None);
+        assert_eq!(Object::of(InodeId::new(10)), None);
         assert_eq!(Object::named(b"STATUS"), None);
     }
 

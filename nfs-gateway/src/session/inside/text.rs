@@ -7,9 +7,12 @@ use base::CommitId;
 use bytes::Bytes;
 use metadata::compare::{Options, PathChange, SnapshotError, What, compare};
 use metadata::image::NameHasher;
+use metadata::record::changed::ChangedPaths;
 use metadata::record::conflict::Conflict;
 use metadata::record::reference::{RefKind, RefName};
-use metadata::store::{CommitInfo, LogFilter, LogHeads, LogQuery, SessionInfo, StoreError, Walk};
+use metadata::store::{
+    Changed, CommitInfo, LogFilter, LogHeads, LogQuery, SessionInfo, StoreError, Walk,
+};
 use metadata::tree::Root;
 use metadata::version::show_time;
 
@@ -112,6 +115,7 @@ impl Session {
                 self.diff_text(now.commit).await?
             }
             Object::Conflicts => self.inside.state.lock().conflicts.clone(),
+            Object::Changed => self.changed_text().await?,
             Object::Publish | Object::Checkpoint => match self.inside.held(object) {
                 Some(held) => return Ok(held),
                 None => Bytes::new(),
@@ -120,6 +124,21 @@ impl Session {
         };
         let now = self.shared.clock.wall();
         Ok(self.inside.keep(object, content, basis, now))
+    }
+
+    /// What changed from outside, with a NUL after each path. If that is too long for a text,
+    /// everything may have changed.
+    pub(super) async fn changed_text(&self) -> Result<Bytes, Trouble> {
+        let changed = self.shared.changed(self.record.tenant, self.id()).await?;
+        let list = changed.list();
+        if list.len() <= TEXT_BYTES_MAX {
+            return Ok(list.into());
+        }
+        let everything = Changed {
+            paths: ChangedPaths::Everything,
+            ..changed
+        };
+        Ok(everything.list().into())
     }
 
     async fn standing(&self) -> Result<Standing, Trouble> {

@@ -1,4 +1,5 @@
 //! `publish` and `checkpoint`: files that take a message, and whose `close` says whether it worked.
+//! `changed` takes a number in the same way.
 //!
 //! A client writes a short file in one stable WRITE, or in several that are not and a COMMIT. Either
 //! is answered when the publish is done, with its status. Any of them may come again.
@@ -236,6 +237,9 @@ impl Session {
     /// `Err` only if it has to be tried again.
     async fn run_verb(self: &Arc<Self>, object: Object, message: &str) -> Result<Done, Trouble> {
         let (gateway, tenant, id) = (&self.shared, self.record.tenant, self.id());
+        if object == Object::Changed {
+            return self.acknowledge(message).await;
+        }
         let about = About {
             message: message.to_owned(),
             ..About::default()
@@ -263,6 +267,27 @@ impl Session {
                 Trouble::Unavailable => Err(Trouble::Unavailable),
                 Trouble::Fail(status) => Ok(refused(status, &error)),
             },
+        }
+    }
+}
+
+impl Session {
+    /// Drops what changed from outside up to the position in `message`. It may come again.
+    async fn acknowledge(&self, message: &str) -> Result<Done, Trouble> {
+        let Ok(position) = message.trim().parse() else {
+            let why = "write the number that the list has behind /position=";
+            return Ok(Done::failed(FsError::Invalid, why));
+        };
+        let (tenant, id) = (self.record.tenant, self.id());
+        let done = self.shared.acknowledge_changed(tenant, id, position).await;
+        match done.as_ref().map_err(Trouble::from) {
+            Ok(()) => Ok(Done {
+                said: self.changed_text().await?,
+                conflicts: Bytes::new(),
+                status: None,
+            }),
+            Err(Trouble::Unavailable) => Err(Trouble::Unavailable),
+            Err(Trouble::Fail(status)) => Ok(Done::failed(status, "it was not acknowledged")),
         }
     }
 }
