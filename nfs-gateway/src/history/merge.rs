@@ -24,12 +24,6 @@ use crate::gateway::Gateway;
 /// Digits of a commit's id in names of what is put aside.
 const LABEL_DIGITS: usize = 8;
 
-/// A merge that is on no branch yet.
-pub(super) struct MergeCommit {
-    pub(super) commit: CommitInfo,
-    pub(super) conflicts: Vec<Conflict>,
-}
-
 /// Two versions, and what both came from.
 pub(super) struct Sides {
     pub(super) base: Root,
@@ -47,27 +41,37 @@ struct Arranged {
 }
 
 impl Gateway {
-    /// Merges `theirs`, the session's commit, into what a branch has.
-    pub(super) async fn merge_into(
-        self: &Arc<Self>,
+    /// The tree of a merge in which nothing clashes.
+    pub(super) async fn merge_or_fail(
+        &self,
+        scene: &Scene,
+        branch: &RefName,
+        sides: &Sides,
+    ) -> Result<Root, HistoryError> {
+        let (root, conflicts) = self.merge_sides(scene, sides, Policy::Fail).await?;
+        if conflicts.is_empty() {
+            return Ok(root);
+        }
+        Err(HistoryError::Conflicts {
+            branch: branch.as_str().to_owned(),
+            conflicts,
+        })
+    }
+
+    /// The commit of a merge of `theirs`, the session's commit, into what a branch has.
+    pub(super) async fn commit_merge(
+        &self,
         scene: &Scene,
         theirs: &CommitInfo,
         (branch, head): (&RefName, CommitId),
-        (sides, policy): (&Sides, Policy),
-    ) -> Result<MergeCommit, HistoryError> {
+        (ours, root): (Root, Root),
+    ) -> Result<CommitId, HistoryError> {
         let (store, workspace, tree) = (&self.store, scene.workspace, &scene.tree);
-        let (root, conflicts) = self.merge_sides(scene, sides, policy).await?;
-        if policy == Policy::Fail && !conflicts.is_empty() {
-            return Err(HistoryError::Conflicts {
-                branch: branch.as_str().to_owned(),
-                conflicts,
-            });
-        }
         let new = NewCommit {
             tree: node_of(root),
             usage: self.usage(tree, root).await?,
             parents: vec![head, theirs.id],
-            statistics: statistics(tree, &scene.hasher, Some(sides.roots.ours), root).await?,
+            statistics: statistics(tree, &scene.hasher, Some(ours), root).await?,
             conflicts: count(tree, root).await?,
             message: format!("Merge {} into {}", label_text(theirs.id), branch.as_str()),
             provenance: Provenance {
@@ -75,8 +79,7 @@ impl Gateway {
                 ..theirs.record.provenance.clone()
             },
         };
-        let commit = store.put_commit(workspace, new).await?;
-        Ok(MergeCommit { commit, conflicts })
+        Ok(store.put_commit(workspace, new).await?.id)
     }
 
     /// What it takes to merge a session's image into what a branch has at `head`.
@@ -135,7 +138,7 @@ impl Gateway {
     }
 
     /// The tree of a merge, and what clashed. Our tree if the policy is to fail and something did.
-    async fn merge_sides(
+    pub(super) async fn merge_sides(
         &self,
         scene: &Scene,
         sides: &Sides,

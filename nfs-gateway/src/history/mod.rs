@@ -34,7 +34,7 @@ use metadata::tree::{Root, Tree, TreeError};
 
 use crate::gateway::Gateway;
 use crate::session::FreezeError;
-use plan::{Tip, Way};
+use plan::{Ahead, Tip, Way};
 
 pub use plan::{Carried, Clashes, Plan};
 pub use resolve::{ListedConflict, ResolveError, Resolved, SessionConflicts, Which};
@@ -223,10 +223,11 @@ impl Gateway {
         let _hold = self.chunks.hold();
         let scene = self.scene(tenant, session).await?;
         let branch = branch.unwrap_or_else(|| scene.branch());
-        self.refuse_early(&scene, &branch, policy).await?;
+        let ahead = self.merge_ahead(&scene, &branch, policy).await?;
         let done = self.commit_session(&scene, about).await?;
         for _ in 0..ATTEMPTS_MAX {
-            match self.advance(&scene, &done.commit, &branch, policy).await {
+            let by = (policy, ahead);
+            match self.advance(&scene, &done.commit, &branch, by).await {
                 // It moved meanwhile: what it has now is looked at.
                 Err(HistoryError::Store(
                     StoreError::Changed { .. } | StoreError::Exists { .. },
@@ -333,7 +334,7 @@ impl Gateway {
         scene: &Scene,
         commit: &CommitInfo,
         branch: &RefName,
-        policy: Policy,
+        (policy, ahead): (Policy, Option<Ahead>),
     ) -> Result<Published, HistoryError> {
         let (store, workspace) = (&self.store, scene.workspace);
         let cause = Cause::Published(scene.session.id);
@@ -350,17 +351,7 @@ impl Gateway {
             on: Some(commit.id),
             is_committed: true,
         };
-        let way = self.way(scene, branch, &tip).await?;
-        let sides = self.sides_on(scene, way, &tip).await?;
-        if policy != Policy::KeepBoth {
-            let carried = self.carried(scene, &tip, way, sides.as_ref()).await?;
-            if carried.total > 0 {
-                return Err(HistoryError::Unresolved {
-                    branch: branch.as_str().to_owned(),
-                    conflicts: carried,
-                });
-            }
-        }
+        let (way, sides) = self.admit(scene, branch, &tip, policy).await?;
         let (head, sides) = match (way, sides) {
             (Way::Create, _) => {
                 let state = RefState {
@@ -380,15 +371,24 @@ impl Gateway {
                 return Ok(published(commit.id, Outcome::FastForward, moved));
             }
         };
+        let ahead = ahead.filter(|ahead| (ahead.head, ahead.theirs) == (head, tip.root));
+        let (root, conflicts) = match (ahead, policy) {
+            (Some(ahead), _) => (ahead.merged, Vec::new()),
+            (None, Policy::Fail) => {
+                let merged = self.merge_or_fail(scene, branch, &sides).await?;
+                (merged, Vec::new())
+            }
+            (None, _) => self.merge_sides(scene, &sides, policy).await?,
+        };
         let merged = self
-            .merge_into(scene, commit, (branch, head), (&sides, policy))
+            .commit_merge(scene, commit, (branch, head), (sides.roots.ours, root))
             .await?;
         let moved = store
-            .move_ref(workspace, branch, head, merged.commit.id, cause)
+            .move_ref(workspace, branch, head, merged, cause)
             .await?;
         Ok(Published {
-            conflicts: merged.conflicts,
-            ..published(merged.commit.id, Outcome::Merged, moved)
+            conflicts,
+            ..published(merged, Outcome::Merged, moved)
         })
     }
 }

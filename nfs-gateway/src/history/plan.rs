@@ -25,6 +25,17 @@ pub(super) struct Tip {
     pub(super) is_committed: bool,
 }
 
+/// A merge without conflicts that was made before there was a commit to merge.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ahead {
+    /// Where the branch was.
+    pub(super) head: CommitId,
+    /// The session's image.
+    pub(super) theirs: Root,
+    /// What both come to.
+    pub(super) merged: Root,
+}
+
 /// How a branch takes an image in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
@@ -177,36 +188,48 @@ impl Gateway {
     }
 
     /// Refuses a publish that would be refused, before a commit is made for it: nobody would know of
-    /// that, and it would keep its content.
-    pub(super) async fn refuse_early(
+    /// that, and it would keep its content. The merge that this takes is made once: it comes to the
+    /// same tree when there is a commit.
+    pub(super) async fn merge_ahead(
         self: &Arc<Self>,
         scene: &Scene,
         branch: &RefName,
         policy: Policy,
-    ) -> Result<(), HistoryError> {
+    ) -> Result<Option<Ahead>, HistoryError> {
         let tip = self.tip(scene).await?;
         if tip.is_committed {
-            return Ok(());
+            return Ok(None);
         }
-        let way = self.way(scene, branch, &tip).await?;
-        let sides = self.sides_on(scene, way, &tip).await?;
+        let (way, sides) = self.admit(scene, branch, &tip, policy).await?;
+        let (Policy::Fail, Way::Merge(head), Some(sides)) = (policy, way, sides) else {
+            return Ok(None);
+        };
+        Ok(Some(Ahead {
+            head,
+            theirs: tip.root,
+            merged: self.merge_or_fail(scene, branch, &sides).await?,
+        }))
+    }
+
+    /// How a branch would take an image in, and what is merged for it. Refuses what brings unresolved
+    /// conflicts, unless the policy takes them along.
+    pub(super) async fn admit(
+        &self,
+        scene: &Scene,
+        branch: &RefName,
+        tip: &Tip,
+        policy: Policy,
+    ) -> Result<(Way, Option<Sides>), HistoryError> {
+        let way = self.way(scene, branch, tip).await?;
+        let sides = self.sides_on(scene, way, tip).await?;
         if policy != Policy::KeepBoth {
-            let conflicts = self.carried(scene, &tip, way, sides.as_ref()).await?;
+            let conflicts = self.carried(scene, tip, way, sides.as_ref()).await?;
             if conflicts.total > 0 {
                 let branch = branch.as_str().to_owned();
                 return Err(HistoryError::Unresolved { branch, conflicts });
             }
         }
-        if let (Policy::Fail, Some(sides)) = (policy, &sides) {
-            let conflicts = self.try_merge(scene, sides, policy).await?;
-            if !conflicts.is_empty() {
-                return Err(HistoryError::Conflicts {
-                    branch: branch.as_str().to_owned(),
-                    conflicts: conflicts.into_iter().map(without_aside).collect(),
-                });
-            }
-        }
-        Ok(())
+        Ok((way, sides))
     }
 
     /// How a branch, as it is now, would take an image in.
