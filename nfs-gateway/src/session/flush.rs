@@ -73,7 +73,8 @@ impl Session {
                 }
                 Err(FlushError::NoSpace) => {
                     taken.tell(&Err(FreezeError::NoSpace));
-                    return self.flush_refused(fence, batch);
+                    // What came meanwhile is seen to: nobody else begins a flush for it.
+                    self.flush_refused(batch);
                 }
                 Err(error) => return self.flush_failed(&error),
             }
@@ -212,13 +213,12 @@ impl Session {
     /// The store has no room for what changed. Nothing of it was written, so the image is set back
     /// to what is stored, and the session goes on: what waited runs again, which refuses changes
     /// and answers the rest from what is stored. Buffered data goes, too; the verifier says so.
-    fn flush_refused(self: Arc<Self>, fence: Fence, batch: FlushBatch) {
+    fn flush_refused(self: &Arc<Self>, batch: FlushBatch) {
         tracing::warn!(session = %self.view.session, "the metadata store is full, changes are refused");
         self.shared.counters.flushes_refused.count();
         let now = self.shared.clock.monotonic();
         let parked = {
             let mut state = self.lock();
-            state.fence = Some(fence);
             state.calls.give_back_forgotten(batch.forgotten);
             if state.lost {
                 Vec::new()
