@@ -4,13 +4,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{CommitId, InodeId, SessionId, TenantId};
+use base::{Clock, CommitId, InodeId, OperationId, SessionId, TenantId};
 use bytes::Bytes;
+use chunkstore::faulty::Call as ChunkCall;
 use metadata::FsError;
 use metadata::check::{CheckOptions, check};
 use metadata::kv::faulty::FaultRates;
 use metadata::merge::Policy;
 use metadata::record::changed::ChangedPaths;
+use metadata::record::operation::Action;
 use nfs_gateway::{About, Attempt, ChunkTrees, GatewayOptions, HistoryError};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -54,7 +56,7 @@ struct World {
     killed: bool,
 }
 
-type Outcome = oneshot::Receiver<Result<(), HistoryError>>;
+type Outcome<T> = oneshot::Receiver<Result<T, HistoryError>>;
 
 impl World {
     fn new(seed: u64) -> Self {
@@ -127,9 +129,10 @@ impl World {
     }
 
     /// Begins something that changes the session from outside.
-    fn begin<F>(&mut self, work: F) -> Outcome
+    fn begin<T, F>(&mut self, work: F) -> Outcome<T>
     where
-        F: Future<Output = Result<(), HistoryError>> + Send + 'static,
+        T: Send + 'static,
+        F: Future<Output = Result<T, HistoryError>> + Send + 'static,
     {
         let (tell, outcome) = oneshot::channel();
         self.rig.server.run(async {
@@ -188,7 +191,7 @@ impl World {
     }
 
     /// How it ended; `None` if the server died meanwhile.
-    fn end(&mut self, outcome: Outcome) -> Option<Result<(), HistoryError>> {
+    fn end<T>(&mut self, outcome: Outcome<T>) -> Option<Result<T, HistoryError>> {
         let server = &self.rig.server;
         server.set_faults(FaultRates::default(), Pace::default());
         if self.killed {
@@ -403,4 +406,158 @@ fn an_exchange_is_fenced() {
             .answer,
         Answer::Attributes(Ok(_))
     ));
+}
+
+impl World {
+    /// Another gateway than the one that clients use gets the session out of its hands.
+    fn restored_elsewhere(&mut self, seed: u64) -> (Option<OperationId>, Vec<OperationId>) {
+        self.file("f", &OLD, true);
+        let version = self.checkpoint().to_string();
+        self.file("f", &NEW, true);
+        let first = Arc::clone(self.rig.server.gateway());
+        let session = self.rig.server.session;
+        self.rig.hand_over();
+        self.file("g", &NEW, true);
+        let outcome = self.begin(async move {
+            let done = first.restore(TENANT, session, &version, &[]).await;
+            done.map(|restored| restored.done.map(|(_, operation)| operation))
+        });
+        let rates = FaultRates {
+            unknown_applied: 400,
+            ..FaultRates::default()
+        };
+        let pace = Pace {
+            read_ms_max: 2,
+            commit_ms_max: 30,
+        };
+        self.rig.server.set_faults(rates, pace);
+        for number in 0..FILES_MAX {
+            let name = format!("seed {seed} file {number}");
+            self.rig.good(create(&name));
+        }
+        let ended = self.end(outcome).unwrap();
+        let (store, session) = (self.rig.server.store(), self.rig.server.session);
+        let logged = self.rig.server.run(async {
+            let record = store.session(TENANT, session).await.unwrap().record;
+            store.operations(record.workspace, None, 100).await.unwrap()
+        });
+        let restored = logged
+            .iter()
+            .filter(|it| matches!(it.record.action, Action::SessionRestored { .. }));
+        let done = match ended {
+            Ok(done) => Some(done.expect("it was not as the version has it")),
+            Err(_) => None,
+        };
+        (done, restored.map(|it| it.id).collect())
+    }
+}
+
+/// Bug: an exchange of whose transaction nothing was heard was made again if clients had changed
+/// something since, and what they had changed was gone.
+#[test]
+fn an_exchange_that_was_not_heard_of_is_not_repeated() {
+    let mut done = 0;
+    for seed in 0..SEEDS {
+        let mut world = World::new(2000 + seed);
+        let (told, logged) = world.restored_elsewhere(seed);
+        match told {
+            Some(operation) => {
+                assert_eq!(logged, [operation], "seed {seed}");
+                done += 1;
+            }
+            None => assert!(logged.len() <= 1, "seed {seed}: {logged:?}"),
+        }
+    }
+    assert!(done > 10, "{done}");
+}
+
+impl World {
+    /// A session that has changed something, and its branch something else.
+    fn diverged(seed: u64, [ours, theirs]: [&str; 2]) -> Self {
+        let mut world = Self::new(seed);
+        world.file("f", &OLD, true);
+        world.publish();
+        let session = world.rig.server.session;
+        world.rig.fork(false).unwrap();
+        world.file(theirs, &NEW, true);
+        world.publish();
+        world.go_to(session);
+        world.file(ours, b"our own", true);
+        world
+    }
+
+    /// Makes a call again and again until it has ended, and tells how long they waited at most.
+    fn until_the_end<T>(
+        &mut self,
+        mut outcome: Outcome<T>,
+        mut call: impl FnMut(&mut Rig),
+    ) -> (Result<T, HistoryError>, Duration) {
+        let mut longest = Duration::ZERO;
+        for _ in 0..1000 {
+            if let Ok(ended) = outcome.try_recv() {
+                return (ended, longest);
+            }
+            let began = self.rig.server.clock.monotonic();
+            call(&mut self.rig);
+            longest = longest.max(self.rig.server.clock.monotonic() - began);
+            self.rig.pass(1);
+        }
+        panic!("it does not end");
+    }
+}
+
+/// Bug: what clients changed while a merge was made was merged anew while their calls waited, however
+/// long that took.
+#[test]
+fn what_changes_during_a_sync_is_merged_before_calls_wait() {
+    let slow = Duration::from_secs(5);
+    let mut world = World::diverged(3001, ["ours", "theirs"]);
+    let gateway = Arc::clone(world.rig.server.gateway());
+    let session = world.rig.server.session;
+    world.rig.server.chunks.delay(ChunkCall::Put, slow);
+    let outcome = world.begin(async move {
+        let done = gateway.sync(TENANT, session, Policy::Fail, Attempt::Real);
+        done.await.map(drop)
+    });
+    world.rig.pass(7);
+    world.rig.good(create("meanwhile"));
+    let (ended, longest) = world.until_the_end(outcome, |rig| {
+        // One that waits like all that may change something.
+        assert_eq!(rig.error(remove("nothing")), Some(FsError::NotFound));
+    });
+    ended.unwrap();
+    assert!(longest < slow, "a call waited for {longest:?}");
+    assert_eq!(world.rig.client.closed_by_server, 0);
+    world.rig.server.chunks.heal();
+    for name in ["ours", "theirs", "meanwhile"] {
+        assert!(world.find(name).is_some(), "{name}");
+    }
+}
+
+/// Bug: calls waited for an exchange without end.
+#[test]
+fn calls_wait_for_an_exchange_as_long_as_for_anything() {
+    let mut world = World::diverged(3002, ["ours", "theirs"]);
+    let gateway = Arc::clone(world.rig.server.gateway());
+    let session = world.rig.server.session;
+    let slow = Duration::from_secs(30);
+    world.rig.server.chunks.delay(ChunkCall::Put, slow);
+    let outcome = world.begin(async move {
+        let done = gateway.sync(TENANT, session, Policy::Fail, Attempt::Real);
+        done.await.map(drop)
+    });
+    let mut made = 0;
+    let (ended, _) = world.until_the_end(outcome, |rig| {
+        made += 1;
+        rig.good(create(&format!("file {made}")));
+        rig.pass(9);
+    });
+    ended.unwrap();
+    assert!(world.rig.client.closed_by_server > 0);
+    world.rig.server.chunks.heal();
+    for number in 1..=made {
+        let name = format!("file {number}");
+        assert!(world.find(&name).is_some(), "{name}");
+    }
+    assert!(world.find("theirs").is_some());
 }
