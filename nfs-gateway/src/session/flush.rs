@@ -8,6 +8,7 @@ use metadata::kv::KvError;
 use metadata::layers::Layers;
 use metadata::session::{Fence, FlushBatch, FlushError, frozen};
 
+use super::changing::Waited;
 use super::exchange::{TakenExchange, Unexchanged};
 use super::freeze::{FreezeError, Freezer};
 use super::state::State;
@@ -150,6 +151,7 @@ impl Session {
                 }
             }
             state.parked = kept;
+            state.waiting.tell(Waited::Stalled);
             looking
         };
         for parked in looking {
@@ -184,6 +186,7 @@ impl Session {
                 }
             }
             state.parked = later;
+            state.waiting.tell_durable(number);
             // Their results are known from here on, whoever asks.
             let guards: Vec<_> = ready
                 .iter()
