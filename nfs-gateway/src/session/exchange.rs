@@ -76,6 +76,8 @@ pub(super) enum Unexchanged {
     Moved,
     /// There is no room to write it.
     NoSpace,
+    /// A commit that it names has been removed.
+    Gone,
 }
 
 /// An exchange whose transaction runs.
@@ -164,6 +166,11 @@ impl crate::gateway::Gateway {
                 Some(Err(Unexchanged::NoSpace)) => return Err(FreezeError::NoSpace.into()),
                 // Judged anew: a commit may have been made meanwhile.
                 Some(Err(Unexchanged::Moved)) => {}
+                Some(Err(Unexchanged::Gone)) => {
+                    let why = "a commit that is needed for it was removed meanwhile: try again";
+                    let why = why.to_owned();
+                    return Err(HistoryError::Refused { why });
+                }
                 None => {
                     attempted = Some(operation);
                     self.forget(&session);
