@@ -25,6 +25,7 @@ use crate::gateway::Gateway;
 const LABEL_DIGITS: usize = 8;
 
 /// Two versions, and what both came from.
+#[derive(Clone, Debug)]
 pub(super) struct Sides {
     pub(super) base: Root,
     pub(super) roots: Pair<Root>,

@@ -351,9 +351,8 @@ impl Gateway {
             on: Some(commit.id),
             is_committed: true,
         };
-        let (way, sides) = self.admit(scene, branch, &tip, policy).await?;
-        let (head, sides) = match (way, sides) {
-            (Way::Create, _) => {
+        let (head, sides) = match self.admit(scene, branch, &tip, policy).await? {
+            Way::Create => {
                 let state = RefState {
                     commit: commit.id,
                     kind: RefKind::Branch,
@@ -362,9 +361,9 @@ impl Gateway {
                 let made = store.create_ref(workspace, branch, state, cause).await?;
                 return Ok(published(commit.id, Outcome::Created, Some(made)));
             }
-            (Way::UpToDate(head), _) => return Ok(published(head, Outcome::UpToDate, None)),
-            (Way::Merge(head), Some(sides)) => (head, sides),
-            (Way::Forward(head) | Way::Merge(head), _) => {
+            Way::UpToDate(head) => return Ok(published(head, Outcome::UpToDate, None)),
+            Way::Merge(head, sides) => (head, sides),
+            Way::Forward(head) => {
                 let moved = store
                     .move_ref(workspace, branch, head, commit.id, cause)
                     .await?;
