@@ -506,6 +506,34 @@ impl World {
     }
 }
 
+/// Bug: the commit that the session stood on was named as our side of a merge, which has not what
+/// the session had.
+#[test]
+fn a_sync_names_a_commit_that_has_what_the_session_had() {
+    let mut world = World::diverged(3000, ["f", "f"]);
+    let gateway = Arc::clone(world.rig.server.gateway());
+    let session = world.rig.server.session;
+    let sync = |attempt| {
+        let done = gateway.sync(TENANT, session, Policy::KeepBoth, attempt);
+        world.rig.server.run(done).unwrap()
+    };
+    let tried = sync(Attempt::Trial);
+    assert_eq!(tried.conflicts.len(), 1);
+    // There is no commit of it.
+    assert_eq!(tried.conflicts[0].sources.ours, None);
+    let synced = sync(Attempt::Real);
+    let (before, _) = synced.done.unwrap();
+    let sources = synced.conflicts[0].sources;
+    assert_eq!(sources.ours, Some(before));
+    assert_eq!(sources.theirs, Some(synced.head));
+    let version = before.to_string();
+    let back = gateway.restore(TENANT, session, &version, &[]);
+    world.rig.server.run(back).unwrap();
+    let content = world.content("f").unwrap();
+    assert_eq!(content[..7], *b"our own");
+    assert_eq!(content[7..], OLD[7..]);
+}
+
 /// Bug: what clients changed while a merge was made was merged anew while their calls waited, however
 /// long that took.
 #[test]

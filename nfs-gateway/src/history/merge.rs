@@ -155,13 +155,14 @@ impl Gateway {
         Ok((root, merged.conflicts))
     }
 
-    /// Merges a session's image and what its branch has; each side has the commit that names it in
-    /// names of what is put aside. With the policy `Fail` and conflicts the root is ours.
+    /// Merges a session's image and what its branch has. The commit of each side, if it has one, names
+    /// it in names of what is put aside, and is its source in records. With the policy `Fail` and
+    /// conflicts the root is ours.
     pub(super) async fn merge_roots(
         &self,
         scene: &Scene,
         (base, base_root): (Option<CommitId>, Root),
-        sides: Pair<(Root, CommitId)>,
+        sides: Pair<(Root, Option<CommitId>)>,
         policy: Policy,
     ) -> Result<(Root, Vec<Conflict>), HistoryError> {
         let sides = Sides {
@@ -171,13 +172,13 @@ impl Gateway {
                 theirs: sides.theirs.0,
             },
             labels: Pair {
-                ours: label(sides.ours.1),
-                theirs: label(sides.theirs.1),
+                ours: sides.ours.1.map_or_else(ShortId::unnamed, label),
+                theirs: sides.theirs.1.map_or_else(ShortId::unnamed, label),
             },
             sources: Sources {
                 base,
-                ours: Some(sides.ours.1),
-                theirs: Some(sides.theirs.1),
+                ours: sides.ours.1,
+                theirs: sides.theirs.1,
             },
         };
         self.merge_sides(scene, &sides, policy).await

@@ -58,6 +58,8 @@ struct Plan {
     stands: Option<CommitId>,
     head: CommitId,
     outcome: SyncOutcome,
+    /// A commit that has what the session had, if there is one yet.
+    before: Option<CommitId>,
     conflicts: Vec<Conflict>,
     prepared: Prepared,
 }
@@ -67,6 +69,7 @@ struct Syncing<'a> {
     scene: &'a Scene,
     branch: RefName,
     policy: Policy,
+    attempt: Attempt,
     plan: Option<Plan>,
     commit: Option<CommitId>,
     done: Option<(CommitId, OperationId)>,
@@ -99,6 +102,7 @@ impl Gateway {
             scene: &scene,
             branch: named.unwrap_or_else(|_| RefName::main()),
             policy,
+            attempt,
             plan: None,
             commit: scene.session.record.commit,
             done: None,
@@ -151,24 +155,25 @@ impl Syncing<'_> {
         {
             return Ok(plan.clone());
         }
-        let (outcome, prepared, conflicts) = self.outcome(root, stands, head).await?;
-        let plan = Plan {
-            stands,
-            head,
-            outcome,
-            conflicts,
-            prepared,
-        };
+        let plan = self.plan_for(root, stands, head).await?;
         self.plan = Some(plan.clone());
         Ok(plan)
     }
 
-    async fn outcome(
+    async fn plan_for(
         &self,
         root: Root,
         stands: Option<CommitId>,
         head: CommitId,
-    ) -> Result<(SyncOutcome, Prepared, Vec<Conflict>), HistoryError> {
+    ) -> Result<Plan, HistoryError> {
+        let plan = |outcome, prepared| Plan {
+            stands,
+            head,
+            outcome,
+            before: None,
+            conflicts: Vec::new(),
+            prepared,
+        };
         let (gateway, scene) = (self.gateway, self.scene);
         let (store, workspace) = (&gateway.store, scene.workspace);
         if let Some(stands) = stands
@@ -179,7 +184,7 @@ impl Syncing<'_> {
                 root,
                 changed: ChangedPaths::default(),
             };
-            return Ok((SyncOutcome::UpToDate, prepared, Vec::new()));
+            return Ok(plan(SyncOutcome::UpToDate, prepared));
         }
         let theirs = root_of(&store.commit(workspace, head).await?.record.tree);
         let stood = self.base(stands).await?;
@@ -189,21 +194,37 @@ impl Syncing<'_> {
         };
         if is_behind && is_as(&scene.tree, (stood, root)).await? {
             let made = gateway.make_as(scene, (root, theirs), Newcomers::Keep);
-            return Ok((SyncOutcome::FastForward, made.await?, Vec::new()));
+            return Ok(plan(SyncOutcome::FastForward, made.await?));
         }
-        let bases = match stands {
-            Some(stands) => store.merge_bases(workspace, stands, head).await?,
-            None => Vec::new(),
+        let before = if self.names_ours() {
+            Some(self.keep(stands, root).await?)
+        } else {
+            None
         };
         let sides = Pair {
-            ours: (root, stands.unwrap_or(head)),
-            theirs: (theirs, head),
+            ours: (root, before),
+            theirs: (theirs, Some(head)),
         };
-        let base = bases.first().copied();
-        let base = (base, self.base(base).await?);
+        let base = gateway.base_of(scene, stands, Some(head)).await?;
         let (merged, conflicts) = gateway.merge_roots(scene, base, sides, self.policy).await?;
         let prepared = gateway.make_as(scene, (root, merged), Newcomers::Renew);
-        Ok((SyncOutcome::Merged, prepared.await?, conflicts))
+        Ok(Plan {
+            before,
+            conflicts,
+            ..plan(SyncOutcome::Merged, prepared.await?)
+        })
+    }
+
+    /// Whether something of a merge is named after the session's side. Under `fail` nothing is: either
+    /// nothing clashes, or there is no merge, and then no commit is to be left of it.
+    fn names_ours(&self) -> bool {
+        self.attempt == Attempt::Real && self.policy != Policy::Fail
+    }
+
+    /// A commit that has what the session has.
+    async fn keep(&self, stands: Option<CommitId>, root: Root) -> Result<CommitId, HistoryError> {
+        let kept = self.gateway.keep(self.scene, stands, root, "Before a sync");
+        Ok(kept.await?.id)
     }
 
     /// The tree of a commit; the empty image without one.
@@ -251,7 +272,14 @@ impl Change for Syncing<'_> {
                 conflicts: plan.conflicts,
             });
         }
-        Ok(plan.outcome != SyncOutcome::UpToDate)
+        if plan.outcome == SyncOutcome::UpToDate {
+            return Ok(false);
+        }
+        if plan.before.is_none() {
+            let before = Some(self.keep(plan.stands, root).await?);
+            self.plan = Some(Plan { before, ..plan });
+        }
+        Ok(true)
     }
 
     async fn make(&mut self, root: Root) -> Result<Option<Target>, HistoryError> {
@@ -260,10 +288,10 @@ impl Change for Syncing<'_> {
         }
         let plan = self.plan(root).await?;
         let (gateway, scene) = (self.gateway, self.scene);
-        let before = gateway
-            .keep(scene, plan.stands, root, "Before a sync")
-            .await?
-            .id;
+        let before = match plan.before {
+            Some(before) => before,
+            None => self.keep(plan.stands, root).await?,
+        };
         let after = match plan.outcome {
             SyncOutcome::UpToDate => return Ok(None),
             SyncOutcome::FastForward => plan.head,
