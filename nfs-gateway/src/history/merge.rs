@@ -59,16 +59,16 @@ impl Gateway {
         })
     }
 
-    /// The commit of a merge of `theirs`, the session's commit, into what a branch has.
-    pub(super) async fn commit_merge(
+    /// What the commit of a merge of `theirs`, the session's commit, into what a branch has is to be.
+    pub(super) async fn merge_commit(
         &self,
         scene: &Scene,
         theirs: &CommitInfo,
         (branch, head): (&RefName, CommitId),
         (ours, root): (Root, Root),
-    ) -> Result<CommitId, HistoryError> {
-        let (store, workspace, tree) = (&self.store, scene.workspace, &scene.tree);
-        let new = NewCommit {
+    ) -> Result<NewCommit, HistoryError> {
+        let tree = &scene.tree;
+        Ok(NewCommit {
             tree: node_of(root),
             usage: self.usage(tree, root).await?,
             parents: vec![head, theirs.id],
@@ -79,8 +79,7 @@ impl Gateway {
                 pairs: std::collections::BTreeMap::new(),
                 ..theirs.record.provenance.clone()
             },
-        };
-        Ok(store.put_commit(workspace, new).await?.id)
+        })
     }
 
     /// What it takes to merge a session's image into what a branch has at `head`.

@@ -379,11 +379,11 @@ impl Gateway {
             }
             (None, _) => self.merge_sides(scene, &sides, policy).await?,
         };
-        let merged = self
-            .commit_merge(scene, commit, (branch, head), (sides.roots.ours, root))
+        let merge = self
+            .merge_commit(scene, commit, (branch, head), (sides.roots.ours, root))
             .await?;
-        let moved = store
-            .move_ref(workspace, branch, head, merged, cause)
+        let (merged, moved) = store
+            .move_ref_to_merge(workspace, branch, head, merge, cause)
             .await?;
         Ok(Published {
             conflicts,
