@@ -10,7 +10,7 @@ use super::super::deletion::require_workspace;
 use super::super::{Store, StoreError, damaged};
 use super::operations::bad_key;
 use crate::keyspace::{self, Key, KeyError};
-use crate::kv::{Isolation, KeyRange, RangeLimit, Transaction};
+use crate::kv::{Isolation, KeyRange, RangeLimit, Transaction, pairs_of};
 use crate::record::commit::CommitRecord;
 use crate::record::operation::{Action, OperationRecord};
 use crate::record::reference::{RefLogRecord, RefRecord, RefState};
@@ -470,22 +470,11 @@ async fn retention_of(
 /// All pairs of a range, as of one version.
 async fn all_of(
     txn: &dyn Transaction,
-    mut range: KeyRange,
+    range: KeyRange,
     isolation: Isolation,
 ) -> Result<Vec<(Bytes, Bytes)>, StoreError> {
-    let mut pairs = Vec::new();
-    loop {
-        let page = txn
-            .get_range(&range, RangeLimit::pairs(PAGE), isolation)
-            .await?;
-        let next = page.pairs.last().filter(|_| page.more);
-        let next = next.map(|(last, _)| KeyRange::key(last).end);
-        pairs.extend(page.pairs);
-        match next {
-            Some(start) => range.start = start,
-            None => return Ok(pairs),
-        }
-    }
+    let limit = RangeLimit::pairs(usize::MAX);
+    Ok(pairs_of(txn, range, limit, isolation).await?)
 }
 
 /// What refs, pins and sessions name, as of one version.
