@@ -272,12 +272,7 @@ impl Gateway {
         let mut numbers = self.store.allocate_inodes(scene.workspace).await?;
         let image = (&scene.tree, &scene.hasher);
         let root = paths(image, (from, to), of, rules, &mut numbers, touch).await?;
-        let roots = (from, root);
-        Ok(Prepared {
-            from,
-            root,
-            changed: changed_paths(&scene.tree, &scene.hasher, roots).await?,
-        })
+        Prepared::of(scene, (from, root)).await
     }
 
     /// An image made as another.
@@ -291,11 +286,18 @@ impl Gateway {
         let touch = |chunk| self.chunks.touch(domain, chunk);
         let rules = self.rules(newcomers);
         let root = whole(&scene.tree, (from, to), rules, touch).await?;
-        let roots = (from, root);
-        Ok(Prepared {
+        Prepared::of(scene, (from, root)).await
+    }
+}
+
+impl Prepared {
+    /// An image that becomes another.
+    async fn of(scene: &Scene, (from, root): (Root, Root)) -> Result<Self, HistoryError> {
+        let changed = changed_paths(&scene.tree, &scene.hasher, (from, root)).await?;
+        Ok(Self {
             from,
             root,
-            changed: changed_paths(&scene.tree, &scene.hasher, roots).await?,
+            changed,
         })
     }
 }
