@@ -594,7 +594,7 @@ impl SessionInfo {
 fn content_of(commit: Option<&CommitInfo>) -> (Option<Root>, Usage) {
     match commit {
         Some(CommitInfo { record, .. }) => {
-            let root = Root::from_bytes(*record.tree.as_bytes());
+            let root = record.root();
             (Some(root), record.usage)
         }
         None => (None, Usage::default()),
@@ -641,15 +641,28 @@ pub(super) async fn require_session(
     tenant: TenantId,
     id: SessionId,
 ) -> Result<SessionRecord, StoreError> {
+    let record = record_of(txn, tenant, id, Isolation::Serializable).await?;
+    if record.state != SessionState::Open {
+        let what = format!("session {id}");
+        return Err(StoreError::NotFound { what });
+    }
+    Ok(record)
+}
+
+/// A session of the tenant, open or not.
+async fn record_of(
+    txn: &dyn Transaction,
+    tenant: TenantId,
+    id: SessionId,
+    isolation: Isolation,
+) -> Result<SessionRecord, StoreError> {
     let what = format!("session {id}");
-    let found = txn
-        .get(&keyspace::session_meta(id), Isolation::Serializable)
-        .await?;
-    let record = match found {
-        Some(found) => SessionRecord::decode(&found).map_err(damaged(&what))?,
-        None => return Err(StoreError::NotFound { what }),
+    let found = txn.get(&keyspace::session_meta(id), isolation).await?;
+    let Some(found) = found else {
+        return Err(StoreError::NotFound { what });
     };
-    if record.tenant != tenant || record.state != SessionState::Open {
+    let record = SessionRecord::decode(&found).map_err(damaged(&what))?;
+    if record.tenant != tenant {
         return Err(StoreError::NotFound { what });
     }
     Ok(record)
@@ -661,20 +674,11 @@ async fn read_session(
     tenant: TenantId,
     id: SessionId,
 ) -> Result<SessionInfo, StoreError> {
-    let what = format!("session {id}");
-    let found = txn
-        .get(&keyspace::session_meta(id), Isolation::Snapshot)
-        .await?;
-    let Some(found) = found else {
-        return Err(StoreError::NotFound { what });
-    };
-    let record = SessionRecord::decode(&found).map_err(damaged(&what))?;
-    if record.tenant != tenant {
-        return Err(StoreError::NotFound { what });
-    }
+    let record = record_of(txn, tenant, id, Isolation::Snapshot).await?;
     let found = txn
         .get(&keyspace::session_flush(id), Isolation::Snapshot)
         .await?;
+    let what = format!("session {id}");
     let flush = match found {
         Some(found) => FlushRecord::decode(&found).map_err(damaged(&what))?,
         None => FlushRecord::default(),

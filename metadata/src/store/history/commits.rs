@@ -67,7 +67,7 @@ impl Store {
         new: NewCommit,
     ) -> Result<CommitInfo, StoreError> {
         let (now, new) = (self.clock.wall(), &new);
-        self.copying(workspace, Root::from_bytes(*new.tree.as_bytes()));
+        self.copying(workspace, Root::named(&new.tree));
         self.transactor
             .transact(Budget::default(), |txn, _| {
                 // Its parents never change, so neither does what is written: right however often
