@@ -1,7 +1,5 @@
 //! Merging two versions of a workspace, or trying to.
 
-use std::sync::Arc;
-
 use base::CommitId;
 use metadata::merge::{
     MergeInput, MergeOptions, Pair, Policy, ShortId, TreeView, conflicts, merge,
