@@ -3,20 +3,16 @@
 use std::sync::Arc;
 
 use base::{CommitId, OperationId, SessionId, TenantId};
-use metadata::compare::statistics;
-use metadata::conflicts::count;
 use metadata::merge::{Pair, Policy};
 use metadata::record::changed::ChangedPaths;
-use metadata::record::commit::Provenance;
 use metadata::record::conflict::Conflict;
 use metadata::record::reference::RefName;
-use metadata::restore::{Newcomers, is_as, usage};
-use metadata::session::empty_image;
+use metadata::restore::{Newcomers, is_as};
 use metadata::store::NewCommit;
 use metadata::tree::Root;
 
 use super::restore::{Commits, Prepared};
-use super::{HistoryError, Scene, node_of, root_of};
+use super::{HistoryError, Scene, commit_of};
 use crate::gateway::Gateway;
 use crate::session::{Change, Target};
 
@@ -60,8 +56,18 @@ struct Plan {
     outcome: SyncOutcome,
     /// A commit that has what the session had, if there is one yet.
     before: Option<CommitId>,
+    /// What the commit of the merge is to be, if there is one and that is known yet.
+    merge: Option<NewCommit>,
     conflicts: Vec<Conflict>,
     prepared: Prepared,
+}
+
+/// All that an exchange takes.
+struct Ready {
+    plan: Plan,
+    before: CommitId,
+    /// None if the session gets what the branch has.
+    merge: Option<NewCommit>,
 }
 
 struct Syncing<'a> {
@@ -171,6 +177,7 @@ impl Syncing<'_> {
             head,
             outcome,
             before: None,
+            merge: None,
             conflicts: Vec::new(),
             prepared,
         };
@@ -186,8 +193,8 @@ impl Syncing<'_> {
             };
             return Ok(plan(SyncOutcome::UpToDate, prepared));
         }
-        let theirs = root_of(&store.commit(workspace, head).await?.record.tree);
-        let stood = self.base(stands).await?;
+        let theirs = store.commit(workspace, head).await?.record.root();
+        let stood = gateway.image_of(scene, stands).await?;
         let is_behind = match stands {
             Some(stands) => store.is_ancestor(workspace, stands, head).await?,
             None => true,
@@ -223,48 +230,27 @@ impl Syncing<'_> {
 
     /// A commit that has what the session has.
     async fn keep(&self, stands: Option<CommitId>, root: Root) -> Result<CommitId, HistoryError> {
-        let kept = self.gateway.keep(self.scene, stands, root, "Before a sync");
+        let kept = self
+            .gateway
+            .keep_for(self.scene, stands, root, "Before a sync");
         Ok(kept.await?.id)
     }
 
-    /// The tree of a commit; the empty image without one.
-    async fn base(&self, commit: Option<CommitId>) -> Result<Root, HistoryError> {
-        let (store, workspace) = (&self.gateway.store, self.scene.workspace);
-        match commit {
-            Some(commit) => Ok(root_of(&store.commit(workspace, commit).await?.record.tree)),
-            None => {
-                // Whatever has no parent began with an empty workspace.
-                let config = store.workspace(workspace).await?.record;
-                Ok(empty_image(&self.scene.tree, &config).await?)
-            }
-        }
-    }
-
-    /// The merge of what the session had with its branch's commit.
-    async fn merge_commit(&self, plan: &Plan, ours: CommitId) -> Result<CommitId, HistoryError> {
-        let (gateway, scene) = (self.gateway, self.scene);
-        let (tree, root) = (&scene.tree, plan.prepared.root);
-        let record = &scene.session.record;
-        let new = NewCommit {
-            tree: node_of(root),
-            usage: usage(tree, root).await?,
+    /// What the merge of what the session had with its branch's commit is to be.
+    async fn merge_commit(&self, plan: &Plan, ours: CommitId) -> Result<NewCommit, HistoryError> {
+        let scene = self.scene;
+        let from = Some(plan.prepared.from);
+        Ok(NewCommit {
             parents: vec![ours, plan.head],
-            statistics: statistics(tree, &scene.hasher, Some(plan.prepared.from), root).await?,
-            conflicts: count(tree, root).await?,
             message: format!("Merge {} into the session", self.branch.as_str()),
-            provenance: Provenance {
-                agent: record.agent.clone(),
-                run: record.run.clone(),
-                session: Some(scene.session.id),
-                ..Provenance::default()
-            },
-        };
-        Ok(gateway.store.put_commit(scene.workspace, new).await?.id)
+            provenance: scene.provenance(),
+            ..commit_of::<HistoryError>(&scene.tree, &scene.hasher, from, plan.prepared.root)
+                .await?
+        })
     }
-}
 
-impl Change for Syncing<'_> {
-    async fn prepare(&mut self, root: Root) -> Result<bool, HistoryError> {
+    /// All that giving the image with this root what the branch has takes. `None` if it has it.
+    async fn ready(&mut self, root: Root) -> Result<Option<Ready>, HistoryError> {
         let plan = self.plan(root).await?;
         if self.policy == Policy::Fail && !plan.conflicts.is_empty() {
             return Err(HistoryError::SyncConflicts {
@@ -273,29 +259,43 @@ impl Change for Syncing<'_> {
             });
         }
         if plan.outcome == SyncOutcome::UpToDate {
-            return Ok(false);
-        }
-        if plan.before.is_none() {
-            let before = Some(self.keep(plan.stands, root).await?);
-            self.plan = Some(Plan { before, ..plan });
-        }
-        Ok(true)
-    }
-
-    async fn make(&mut self, root: Root) -> Result<Option<Target>, HistoryError> {
-        if !self.prepare(root).await? {
             return Ok(None);
         }
-        let plan = self.plan(root).await?;
-        let (gateway, scene) = (self.gateway, self.scene);
         let before = match plan.before {
             Some(before) => before,
             None => self.keep(plan.stands, root).await?,
         };
-        let after = match plan.outcome {
-            SyncOutcome::UpToDate => return Ok(None),
-            SyncOutcome::FastForward => plan.head,
-            SyncOutcome::Merged => self.merge_commit(&plan, before).await?,
+        let merge = match (plan.merge.clone(), plan.outcome) {
+            (None, SyncOutcome::Merged) => Some(self.merge_commit(&plan, before).await?),
+            (known, _) => known,
+        };
+        self.plan = Some(Plan {
+            before: Some(before),
+            merge: merge.clone(),
+            ..plan.clone()
+        });
+        Ok(Some(Ready {
+            plan,
+            before,
+            merge,
+        }))
+    }
+}
+
+impl Change for Syncing<'_> {
+    async fn prepare(&mut self, root: Root) -> Result<bool, HistoryError> {
+        Ok(self.ready(root).await?.is_some())
+    }
+
+    async fn make(&mut self, root: Root) -> Result<Option<Target>, HistoryError> {
+        let Some(ready) = self.ready(root).await? else {
+            return Ok(None);
+        };
+        let (plan, before) = (ready.plan, ready.before);
+        let (gateway, scene) = (self.gateway, self.scene);
+        let after = match ready.merge {
+            Some(new) => gateway.store.put_commit(scene.workspace, new).await?.id,
+            None => plan.head,
         };
         let commits = Commits {
             before,
