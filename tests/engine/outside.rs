@@ -488,6 +488,12 @@ impl World {
         world
     }
 
+    /// The virtual time.
+    fn now(&self) -> Duration {
+        let server = &self.rig.server;
+        server.run(async { server.clock.monotonic() })
+    }
+
     /// Makes a call again and again until it has ended, and tells how long they waited at most.
     fn until_the_end<T>(
         &mut self,
@@ -499,9 +505,9 @@ impl World {
             if let Ok(ended) = outcome.try_recv() {
                 return (ended, longest);
             }
-            let began = self.rig.server.clock.monotonic();
+            let began = self.now();
             call(&mut self.rig);
-            longest = longest.max(self.rig.server.clock.monotonic() - began);
+            longest = longest.max(self.now() - began);
             self.rig.pass(1);
         }
         panic!("it does not end");
