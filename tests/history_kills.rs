@@ -1,8 +1,12 @@
-//! Kills a server again and again while agents write, publish, merge, fork and collect. A branch
-//! has what was published before or after a publish that the kill cut off, never something between.
+//! Kills a server again and again while agents write, publish, merge, fork, import and collect. A branch
+//! has what was published before or after a publish that the kill cut off, never something between; and
+//! what was imported before or after an import. What broken imports left is free in the end.
 //!
 //! `HOLDFAST_KILL_ROUNDS` is the number of kills, `HOLDFAST_KILL_SEED` says when they come.
 
+#[cfg(test)]
+#[path = "history_kills/imports.rs"]
+mod imports;
 #[cfg(test)]
 #[path = "support/server.rs"]
 mod server;
@@ -10,8 +14,6 @@ mod server;
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-    use std::path::Path;
-    use std::process::Command;
     use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
     use std::thread;
     use std::time::Duration;
@@ -25,7 +27,8 @@ mod tests {
     use nfs3_types::xdr_codec::Opaque;
     use serde_json::{Value, json};
 
-    use crate::server::{Api, Mount, Server, binary, mount, path_of};
+    use crate::imports::{Importer, check_data, free_all};
+    use crate::server::{Api, Mount, Server, mount, path_of};
 
     /// Who publishes to one branch.
     const AGENTS: usize = 3;
@@ -36,8 +39,8 @@ mod tests {
     /// Files of earlier numbers that an agent keeps.
     const KEPT: u64 = 4;
 
-    /// Looks for publishes before a kill, each [`LOOK_PAUSE`] apart.
-    const LOOKS_MAX: usize = 1000;
+    /// Looks for publishes and imports before a kill, each [`LOOK_PAUSE`] apart.
+    const LOOKS_MAX: usize = 4000;
     const LOOK_PAUSE: Duration = Duration::from_millis(5);
 
     /// Kills after which the data is checked.
@@ -336,21 +339,25 @@ mod tests {
     }
 
     /// Everybody works until the server is killed.
-    fn round(server: &mut Server, agents: &mut [Agent], rng: &Rng) {
+    fn round(server: &mut Server, agents: &mut [Agent], importer: &mut Importer, rng: &Rng) {
         let (api, address) = (server.api(), server.text("nfs_address").to_owned());
         let sessions: Vec<String> = agents.iter().map(|agent| agent.session.clone()).collect();
-        // Some publishes in, and then at any moment of the next ones.
-        let (some, moment) = (rng.u64() % 6, Duration::from_micros(rng.u64() % 200_000));
-        let publishes = AtomicU64::new(0);
+        // Some publishes and imports in, and then at any moment of the next ones.
+        let (some, some_imports) = (rng.u64() % 6, rng.u64() % 3);
+        // A publish takes some milliseconds, an import or a bundle much longer.
+        let longest = [200_000, 2_000_000][usize::from(rng.u64().is_multiple_of(2))];
+        let moment = Duration::from_micros(rng.u64() % longest);
+        let (publishes, imports) = (AtomicU64::new(0), AtomicU64::new(0));
         let (api, address, count) = (&api, address.as_str(), &publishes);
         thread::scope(|scope| {
             for agent in agents {
                 scope.spawn(move || block_on(agent.work(api, address, count)));
             }
             scope.spawn(|| block_on(fork(api, address, &sessions)).is_ok());
+            scope.spawn(|| importer.work(api, &imports));
             scope.spawn(|| collect(api));
             for _ in 0..LOOKS_MAX {
-                if publishes.load(SeqCst) >= some {
+                if publishes.load(SeqCst) >= some && imports.load(SeqCst) >= some_imports {
                     break;
                 }
                 thread::park_timeout(LOOK_PAUSE);
@@ -376,16 +383,6 @@ mod tests {
         assert_eq!(server.call("DELETE", &path, &Value::Null).0, 204);
     }
 
-    fn check_data(dir: &Path) {
-        let mut check = Command::new(binary());
-        let checked = check
-            .args(["check", "--data-dir"])
-            .arg(dir)
-            .output()
-            .unwrap();
-        assert!(checked.status.success(), "{checked:?}");
-    }
-
     fn setting(name: &str, default: u64) -> u64 {
         let set = std::env::var(name).ok();
         set.map_or(default, |value| value.parse().unwrap())
@@ -398,6 +395,7 @@ mod tests {
         let rng = Rng::seeded(seed);
         let root = tempfile::tempdir().unwrap();
         let mut server = Server::start(root.path(), "127.0.0.1:0");
+        let mut importer = Importer::new(root.path(), &server);
         let mut agents: Vec<Agent> = (0..AGENTS)
             .map(|number| Agent::new(&server, number))
             .collect();
@@ -407,12 +405,13 @@ mod tests {
             assert!(agent.publishing.is_none());
         }
         for number in 1..=rounds {
-            round(&mut server, &mut agents, &rng);
+            round(&mut server, &mut agents, &mut importer, &rng);
             if number % CHECK_EVERY == 0 {
                 check_data(root.path());
             }
             server = Server::start(root.path(), "127.0.0.1:0");
             look(&server, &mut agents);
+            importer.look();
         }
         server.kill();
         check_data(root.path());
@@ -422,5 +421,11 @@ mod tests {
             publishes > rounds,
             "{publishes} publishes in {rounds} rounds"
         );
+        importer.was_cut_off();
+        println!("{rounds} kills, {publishes} publishes, {importer:?}");
+        let mut server = Server::start(root.path(), "127.0.0.1:0");
+        free_all(root.path());
+        server.kill();
+        check_data(root.path());
     }
 }

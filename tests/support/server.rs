@@ -91,12 +91,22 @@ impl Api {
         path: &str,
         body: &Value,
     ) -> Result<(u16, Value), ureq::Error> {
+        self.send(method, path, serde_json::to_vec(body).unwrap())
+    }
+
+    /// The same, with any body.
+    pub fn send(
+        &self,
+        method: &str,
+        path: &str,
+        body: Vec<u8>,
+    ) -> Result<(u16, Value), ureq::Error> {
         let request = ureq::http::Request::builder()
             .method(method)
             .uri(format!("http://{}{path}", self.address))
             .header("authorization", format!("Bearer {}", self.token))
             .header("content-type", "application/json")
-            .body(serde_json::to_vec(body).unwrap())?;
+            .body(body)?;
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .timeout_global(Some(PATIENCE));
