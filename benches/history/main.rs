@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use base::{Clock, SystemClock};
 use bench_suite::Error;
-use bench_suite::api::Api;
+use bench_suite::api::{Api, Stored};
 use bench_suite::connection::Connection;
 use bench_suite::many::{self, CreateMany};
 use bench_suite::measure::{Spread, exit_code, print, timed};
@@ -89,8 +89,40 @@ struct Row {
     depth: u32,
     /// Publishes of 100 new files, one in each directory.
     publish: Spread,
+    /// What each of them added to the chunk store. The files are empty, so that is nodes of trees alone.
+    /// Publishes during which a collection ran are left out.
+    published: Vec<Written>,
     /// Publishes of 1,000 new files onto a branch that has got 1,000 others, ten in each directory.
     merge: Spread,
+}
+
+/// What a publish wrote. It depends on the names and the shape of the workspace, on no machine.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Written {
+    nodes: u64,
+    /// Bytes in packs, compressed.
+    bytes: u64,
+}
+
+impl Written {
+    fn between(before: Stored, after: Stored) -> Option<Self> {
+        if before.collections != after.collections {
+            return None;
+        }
+        Some(Self {
+            nodes: after.chunks.checked_sub(before.chunks)?,
+            bytes: after.bytes.checked_sub(before.bytes)?,
+        })
+    }
+}
+
+/// The least and the most of some counts.
+fn range(counts: impl Iterator<Item = u64> + Clone) -> String {
+    match (counts.clone().min(), counts.max()) {
+        (Some(least), Some(most)) if least == most => least.to_string(),
+        (Some(least), Some(most)) => format!("{least} to {most}"),
+        _ => "not known: collections ran".into(),
+    }
 }
 
 struct Bench {
@@ -190,14 +222,16 @@ impl Bench {
         ))
     }
 
-    fn publishes(&mut self, workspace: &str) -> Result<Spread, Error> {
-        let mut times = Vec::new();
+    fn publishes(&mut self, workspace: &str) -> Result<(Spread, Vec<Written>), Error> {
+        let (mut times, mut written) = (Vec::new(), Vec::new());
         for _ in 0..self.arguments.rounds {
             let session = self.api.open_session(workspace)?;
             self.change(&session.mount_path, 100)?;
+            let before = self.api.stored()?;
             times.push(self.publish(&session.id, "fast-forward")?);
+            written.extend(Written::between(before, self.api.stored()?));
         }
-        Ok(Spread::of(times))
+        Ok((Spread::of(times), written))
     }
 
     fn merges(&mut self, workspace: &str) -> Result<Spread, Error> {
@@ -239,6 +273,7 @@ impl Bench {
             forks.push(self.forks(workspace, pending)?);
         }
         let (shallow, deep) = self.deep(workspace)?;
+        let (publish, published) = self.publishes(workspace)?;
         Ok(Row {
             files,
             fill_seconds: fill.as_secs_f64(),
@@ -247,7 +282,8 @@ impl Bench {
             shallow,
             deep,
             depth: self.arguments.depth,
-            publish: self.publishes(workspace)?,
+            publish,
+            published,
             merge: self.merges(workspace)?,
         })
     }
@@ -274,6 +310,10 @@ impl Row {
         let deep = format!("first looks into a fork of depth {}", self.depth);
         line(&deep, &self.deep.text());
         line("publish 100 changes", &self.publish.text());
+        let nodes = range(self.published.iter().map(|written| written.nodes));
+        line("  nodes that one writes", &nodes);
+        let bytes = range(self.published.iter().map(|written| written.bytes));
+        line("  their bytes in packs", &bytes);
         line("merge 1,000 changes on either side", &self.merge.text());
         text
     }

@@ -37,6 +37,33 @@ struct Published {
     outcome: String,
 }
 
+/// What the server has in its chunk store: file content, and nodes of snapshot trees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stored {
+    /// Chunks, each node one of them.
+    pub chunks: u64,
+    /// Bytes that their packs take.
+    pub bytes: u64,
+    /// Collections since the server's start: they make the others smaller.
+    pub collections: u64,
+}
+
+impl Stored {
+    /// Reads it from what `GET /metrics` answers.
+    fn read(text: &str) -> Option<Self> {
+        let value = |name: &str| {
+            let mut lines = text.lines().filter_map(|line| line.split_once(' '));
+            let (_, value) = lines.find(|(found, _)| *found == name)?;
+            value.trim().parse().ok()
+        };
+        Some(Self {
+            chunks: value("holdfast_chunkstore_chunks")?,
+            bytes: value("holdfast_chunkstore_stored_bytes")?,
+            collections: value("holdfast_chunkstore_collections_total")?,
+        })
+    }
+}
+
 impl Api {
     /// The API at `base`, such as `http://127.0.0.1:8080`, used with `token`.
     #[must_use]
@@ -94,6 +121,26 @@ impl Api {
         Ok(published.outcome)
     }
 
+    /// What is stored now.
+    ///
+    /// # Errors
+    ///
+    /// If the server does not answer, or its metrics are not known.
+    pub fn stored(&self) -> Result<Stored, Error> {
+        let url = format!("{}/metrics", self.base);
+        let failed = |why: String| Error::Setup(format!("GET {url}: {why}"));
+        let asked = self
+            .agent
+            .get(&url)
+            .header("authorization", &self.authorization);
+        let mut answer = asked.call().map_err(|error| failed(error.to_string()))?;
+        let body = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX);
+        let text = body
+            .read_to_string()
+            .map_err(|error| failed(error.to_string()))?;
+        Stored::read(&text).ok_or_else(|| failed("what is stored is not told".into()))
+    }
+
     fn post<T: DeserializeOwned>(&self, path: &str, asked: &Value) -> Result<T, Error> {
         let url = format!("{}{path}", self.base);
         let failed = |why: String| Error::Setup(format!("POST {url}: {why}"));
@@ -110,5 +157,27 @@ impl Api {
             return Err(failed(format!("{status}: {}", text.trim())));
         }
         body.read_json().map_err(|error| failed(error.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_stored_is_read_from_metrics() {
+        let text = "# HELP holdfast_chunkstore_chunks Chunks stored.\n\
+                    # TYPE holdfast_chunkstore_chunks gauge\n\
+                    holdfast_chunkstore_chunks 12\n\
+                    holdfast_chunkstore_stored_bytes 3456\n\
+                    holdfast_chunkstore_collections_total 7\n";
+        let stored = Stored {
+            chunks: 12,
+            bytes: 3456,
+            collections: 7,
+        };
+        assert_eq!(Stored::read(text), Some(stored));
+        assert_eq!(Stored::read(&text.replace("_chunks 12", "_chunks -")), None);
+        assert_eq!(Stored::read("holdfast_chunkstore_chunks 12\n"), None);
     }
 }
