@@ -10,6 +10,8 @@ mod copies;
 mod gates;
 #[cfg(test)]
 mod model;
+#[cfg(test)]
+mod whole;
 
 #[cfg(test)]
 mod tests {
