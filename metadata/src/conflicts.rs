@@ -60,6 +60,28 @@ pub async fn list(
     Ok(page)
 }
 
+/// A conflict of a session as its layers hold it, if they do. As with [`in_layers`] that is what is
+/// durable.
+///
+/// # Errors
+///
+/// The store fails, or the record is damaged.
+///
+/// # Cancellation
+///
+/// Safe to drop.
+pub async fn one_in_layers(
+    kv: &dyn Kv,
+    layers: &Layers,
+    id: ConflictId,
+) -> Result<Option<Unresolved>, ImageError> {
+    // Never committed: nothing to conflict with.
+    let txn = kv.begin();
+    let key = keys::conflict(&id);
+    let found = layers.get(txn.as_ref(), &key).await?;
+    found.map(|value| decode(&key, &value)).transpose()
+}
+
 /// How many conflicts a snapshot holds: what its commit says.
 ///
 /// # Errors

@@ -102,6 +102,8 @@ pub enum Miss {
     },
     /// The further hard links of an inode.
     Links(InodeId),
+    /// Whether there is this conflict.
+    Conflict(crate::conflicts::ConflictId),
     /// The session has no inode numbers left to give.
     InodeNumbers,
 }

@@ -447,7 +447,7 @@ impl Import {
         let flushed = fence.flush(self.kv.as_ref(), layers, &batch).await;
         flushed.map_err(|error| match error {
             // Nobody exchanges the image of an import's session.
-            FlushError::Fenced | FlushError::Moved => ImportError::Lost,
+            FlushError::Fenced | FlushError::Moved | FlushError::Gone => ImportError::Lost,
             FlushError::NoSpace => ImportError::NoSpace("no space is left for the import".into()),
             FlushError::Kv(error) => ImportError::Kv(error),
         })

@@ -25,7 +25,7 @@ pub use tokens::TokenInfo;
 pub use workspaces::{NewWorkspace, WorkspaceInfo};
 
 pub(crate) use changed::write_changed;
-pub(crate) use history::write_operation;
+pub(crate) use history::{commits_of, write_operation};
 
 use std::sync::Arc;
 

@@ -416,7 +416,7 @@ mod tests {
         async fn collect(&mut self) -> u64 {
             let mut expired = self.store.expired(self.workspace).await.unwrap();
             self.store.remove_old_entries(&expired).await.unwrap();
-            while !expired.commits.is_empty() {
+            while !expired.commits().is_empty() {
                 let removed = self.store.remove_expired(&mut expired).await.unwrap();
                 self.done[1] += removed.unwrap();
             }

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use base::{InodeId, Rng, SessionId, TenantId};
+use std::time::Duration;
+
+use base::{Clock, InodeId, Rng, SessionId, TenantId};
 use bytes::Bytes;
 use metadata::FsError;
 use metadata::kv::faulty::FaultRates;
@@ -226,4 +228,112 @@ fn unwritten_data_counts_as_a_change() {
     let done = rig.resolve(rig.server.gateway(), Take::File);
     assert_eq!(done.unwrap().left, 0);
     assert_eq!(rig.read_file("f").as_deref(), Some(&b"mine"[..]));
+}
+
+/// Bug: a conflict that was found in the image before a restore was resolved in the one after it: a file
+/// of the version was deleted.
+#[test]
+fn a_resolution_beside_a_restore_is_before_or_after_it() {
+    let (mut before, mut after) = (0, 0);
+    for seed in 0..30 {
+        let mut rig = with_a_conflict(Setting::default(), 500 + seed);
+        let aside = rig.asides().remove(0);
+        let (gateway, session) = (Arc::clone(rig.server.gateway()), rig.server.session);
+        let checkpoint = || {
+            let made = gateway.checkpoint(TENANT, session, About::default());
+            rig.server.run(made).unwrap().commit.id.to_string()
+        };
+        let disputed = checkpoint();
+        rig.resolve(&gateway, Take::Both).unwrap();
+        let settled = checkpoint();
+        let back = gateway.restore(TENANT, session, &disputed, &[]);
+        assert!(rig.server.run(back).unwrap().done.is_some());
+        let pace = Pace {
+            read_ms_max: 5,
+            commit_ms_max: 20,
+        };
+        rig.server.set_faults(FaultRates::default(), pace);
+        let clock = rig.server.clock.clone();
+        let (restored, resolved) = rig.server.run(async {
+            let resolve = async {
+                clock.sleep(Duration::from_millis(seed * 20)).await;
+                let which = Which::Path(b"f".to_vec());
+                let take = Take::Side(Side::Ours);
+                gateway.resolve_conflict(TENANT, session, which, take).await
+            };
+            let restore = gateway.restore(TENANT, session, &settled, &[]);
+            tokio::join!(restore, resolve)
+        });
+        assert!(restored.unwrap().done.is_some());
+        match resolved {
+            Ok(_) => before += 1,
+            Err(ResolveError::NotFound) => after += 1,
+            Err(error) => panic!("seed {seed}: {error}"),
+        }
+        rig.server
+            .set_faults(FaultRates::default(), Pace::default());
+        for _ in 0..2 {
+            assert_eq!(rig.read_file("f").as_deref(), Some(&b"ours"[..]));
+            let kept = rig.read_file(&aside);
+            assert_eq!(kept.as_deref(), Some(&b"their"[..]), "seed {seed}");
+            assert!(rig.asides().is_empty());
+            rig.restart();
+        }
+    }
+    assert!(before > 3 && after > 3, "{before} before, {after} after");
+}
+
+/// Bug: who said which conflict by its id had all of them looked at.
+#[test]
+fn a_conflict_is_found_by_its_id_however_many_there_are() {
+    const FILES: u64 = 60;
+    let mut rig = Rig::new(Setting::default(), 600);
+    let change = |rig: &mut Rig, content: &[u8]| {
+        for number in 0..FILES {
+            let name = format!("{number}");
+            let file = match rig.file(&name) {
+                Some(file) => file,
+                None => rig.made(create(&name)),
+            };
+            rig.good(write(file, 0, content, true));
+        }
+    };
+    change(&mut rig, b"base");
+    rig.publish(Policy::Fail);
+    let theirs = rig.server.session;
+    rig.fork(false).unwrap();
+    change(&mut rig, b"ours");
+    rig.publish(Policy::Fail);
+    rig.go_back(theirs);
+    change(&mut rig, b"their");
+    rig.publish(Policy::KeepBoth);
+    rig.go_to_main();
+    let session = rig.server.session;
+    let list = |rig: &Rig| {
+        let list = rig
+            .server
+            .gateway()
+            .session_conflicts(TENANT, session, None, 100);
+        rig.server.run(list).unwrap().items
+    };
+    let before = rig.server.counted().loads;
+    let items = list(&rig);
+    let all = rig.server.counted().loads - before;
+    assert!(all > FILES, "{all} loads");
+    rig.restart();
+    let before = rig.server.counted().loads;
+    let which = Which::Id(items[7].unresolved.id);
+    let resolve = rig
+        .server
+        .gateway()
+        .resolve_conflict(TENANT, session, which.clone(), Take::Both);
+    assert_eq!(rig.server.run(resolve).unwrap().left, FILES - 1);
+    let one = rig.server.counted().loads - before;
+    assert!(one < FILES / 4, "{one} loads of {all}");
+    let again = rig
+        .server
+        .gateway()
+        .resolve_conflict(TENANT, session, which, Take::Both);
+    let again = rig.server.run(again);
+    assert!(matches!(again, Err(ResolveError::NotFound)), "{again:?}");
 }

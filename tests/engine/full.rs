@@ -284,3 +284,38 @@ fn layers_stay_few_when_they_cannot_be_folded() {
     rig.restart();
     assert_eq!(rig.content(file), last.to_be_bytes().as_slice());
 }
+
+/// Bug: who asked for a freeze while a flush was under way that found no room was never told. So
+/// publishing, forking and restoring waited for ever.
+#[test]
+fn a_freeze_beside_a_flush_without_room_ends() {
+    let mut rig = Rig::new(Setting::default(), 26);
+    rig.good(create("f"));
+    let pace = Pace {
+        read_ms_max: 1,
+        commit_ms_max: 2000,
+    };
+    let (gateway, session) = (rig.server.gateway().clone(), rig.server.session);
+    let clock = rig.server.clock.clone();
+    for _ in 0..5 {
+        rig.server.set_faults(FaultRates::default(), pace);
+        rig.server.memory.set_available_bytes(Some(0));
+        let removing = rig.sent(remove("f"));
+        let frozen = rig.server.run(async {
+            clock.sleep(Duration::from_millis(20)).await;
+            tokio::select! {
+                frozen = gateway.freeze(session) => Some(frozen),
+                () = clock.sleep(Duration::from_secs(300)) => None,
+            }
+        });
+        assert_eq!(frozen, Some(Err(FreezeError::NoSpace)));
+        let removing = rig.reply(removing, &remove("f"));
+        assert_eq!(removing.answer.error(), Some(FsError::NoSpace));
+        rig.server.memory.set_available_bytes(None);
+        rig.pass(2);
+    }
+    rig.server
+        .set_faults(FaultRates::default(), Pace::default());
+    assert_eq!(rig.server.run(gateway.freeze(session)), Ok(()));
+    rig.good(lookup("f"));
+}

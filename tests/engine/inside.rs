@@ -3,8 +3,12 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use base::{Caller, Clock, TenantId};
+use base::{Caller, ChunkId, Clock, CommitId, TenantId};
 use bytes::Bytes;
+use chunkstore::ChunkError;
+use chunkstore::faulty::{Call as ChunkCall, Effect};
+use metadata::keyspace;
+use metadata::kv::Kv;
 use metadata::kv::faulty::FaultRates;
 use metadata::ops::How;
 use metadata::record::reference::RefName;
@@ -25,7 +29,7 @@ use crate::codec::{self, Raw};
 use crate::rig::{Mishaps, Rig};
 use crate::server::Setting;
 use crate::slow_kv::Pace;
-use crate::steps::{create, write};
+use crate::steps::{create, large_blocks, write};
 
 /// Everything is lost at once, until that is changed.
 const OUTAGE: FaultRates = FaultRates {
@@ -69,18 +73,34 @@ fn try_look(rig: &mut Rig, path: &str) -> Result<nfs_fh3, nfsstat3> {
 
 fn read(rig: &mut Rig, path: &str) -> Vec<u8> {
     let file = look(rig, path);
+    data(rig, &file).unwrap_or_else(|status| panic!("{path}: {status}"))
+}
+
+/// What a file has.
+fn data(rig: &mut Rig, file: &nfs_fh3) -> Result<Vec<u8>, nfsstat3> {
+    let sent = reading(rig, file);
+    let reply = rig.exchange(vec![sent], Mishaps::new()).unwrap();
+    had(&reply[0])
+}
+
+/// A READ of all of a file.
+fn reading(rig: &mut Rig, file: &nfs_fh3) -> (u32, Bytes) {
     let xid = rig.client.xid();
     let args = READ3args {
-        file,
+        file: file.clone(),
         offset: 0,
         count: 1 << 20,
     };
-    let record = codec::nfs(NFS_PROGRAM::NFSPROC3_READ, xid, &Caller::root(), &args);
-    let reply = rig.exchange(vec![(xid, record)], Mishaps::new()).unwrap();
-    let result = Bytes::copy_from_slice(codec::result(&reply[0]));
+    let procedure = NFS_PROGRAM::NFSPROC3_READ;
+    (xid, codec::nfs(procedure, xid, &Caller::root(), &args))
+}
+
+/// What the reply to a READ has.
+fn had(reply: &Bytes) -> Result<Vec<u8>, nfsstat3> {
+    let result = Bytes::copy_from_slice(codec::result(reply));
     match codec::unpack::<READ3res<'_>>(&result) {
-        Nfs3Result::Ok(ok) => ok.data.as_ref().to_vec(),
-        Nfs3Result::Err((status, _)) => panic!("{path}: {status}"),
+        Nfs3Result::Ok(ok) => Ok(ok.data.as_ref().to_vec()),
+        Nfs3Result::Err((status, _)) => Err(status),
     }
 }
 
@@ -428,7 +448,7 @@ fn every_call_on_every_object_is_answered() {
 /// Without room nothing is published, `close` says so, and the next one publishes.
 #[test]
 fn a_publish_without_room_fails_and_is_made_later() {
-    let mut rig = Rig::new(crate::steps::large_blocks(), 27);
+    let mut rig = Rig::new(large_blocks(), 27);
     let file = rig.made(create("file"));
     rig.good(write(file, 0, &[1; 60_000], true));
     for full in ["metadata", "chunks"] {
@@ -508,4 +528,88 @@ fn an_outage_is_no_error() {
     assert_eq!(ok.data.as_ref(), [1; 10]);
     assert_eq!(count(&rig, "during"), 1);
     assert_eq!(read(&mut rig, ".holdfast/at/main/file"), [2; 50_000]);
+}
+
+/// Publishes what the session has.
+fn publish(rig: &mut Rig) -> CommitId {
+    let publish = look(rig, ".holdfast/publish");
+    let sent = say(rig, &publish, "all", stable_how::FILE_SYNC);
+    let reply = rig.exchange(vec![sent], Mishaps::new()).unwrap();
+    written(&reply[0]).unwrap();
+    log(rig)[0].id
+}
+
+/// Bug: when the content of a commit that was removed had been collected, reading it was an I/O error,
+/// and damage was reported.
+#[test]
+fn a_file_of_a_removed_commit_is_stale() {
+    let mut rig = Rig::new(large_blocks(), 28);
+    let file = rig.made(create("f"));
+    rig.good(write(file, 0, &[1; 60_000], true));
+    let commit = publish(&mut rig);
+    let file = look(&mut rig, ".holdfast/at/main/f");
+    assert_eq!(data(&mut rig, &file).unwrap(), [1; 60_000]);
+    rig.server.forgetful.forget_all();
+    let collect = |rig: &Rig| {
+        let gone = ChunkError::NotFound(ChunkId::new([0; 32]));
+        let chunks = &rig.server.chunks;
+        chunks.fail(ChunkCall::Get, gone, Effect::Nothing, u32::MAX);
+    };
+    let corrupt = |rig: &Rig| rig.server.gateway().counters().corrupt.value();
+    // As long as there is the commit its content has to be there.
+    collect(&rig);
+    assert_eq!(data(&mut rig, &file), Err(nfsstat3::NFS3ERR_IO));
+    assert_eq!(corrupt(&rig), 1);
+    rig.server.chunks.heal();
+    assert_eq!(data(&mut rig, &file).unwrap(), [1; 60_000]);
+    let (store, session) = (rig.server.store(), rig.server.session);
+    rig.server.run(async {
+        let session = store.session(TenantId::DEFAULT, session).await.unwrap();
+        let mut txn = rig.server.memory.begin();
+        txn.clear(&keyspace::commit(session.record.workspace, commit));
+        txn.commit().await.unwrap();
+    });
+    collect(&rig);
+    assert_eq!(data(&mut rig, &file), Err(nfsstat3::NFS3ERR_STALE));
+    assert_eq!(corrupt(&rig), 1);
+}
+
+/// Bug: while the content of one file of a version was fetched, nothing else of it could be looked at.
+#[test]
+fn a_slow_read_of_a_version_is_in_nobodys_way() {
+    let mut rig = Rig::new(large_blocks(), 29);
+    for name in ["f", "g"] {
+        let file = rig.made(create(name));
+        rig.good(write(file, 0, &[1; 60_000], true));
+    }
+    publish(&mut rig);
+    rig.restart();
+    let dir = look(&mut rig, ".holdfast/at/main");
+    let file = look(&mut rig, ".holdfast/at/main/f");
+    rig.server.forgetful.forget_all();
+    let chunks = &rig.server.chunks;
+    chunks.delay(ChunkCall::Get, Duration::from_secs(10));
+    let read = reading(&mut rig, &file);
+    let xid = rig.client.xid();
+    let what = diropargs3 {
+        dir,
+        name: filename3(Opaque::borrowed(b"g")),
+    };
+    let procedure = NFS_PROGRAM::NFSPROC3_LOOKUP;
+    let lookup = codec::nfs(procedure, xid, &Caller::root(), &LOOKUP3args { what });
+    let (client, clock) = (&mut rig.client, rig.server.clock.clone());
+    let looked_up = rig.server.run(async {
+        client.send(read.0, read.1);
+        client.transmit().await;
+        clock.sleep(Duration::from_millis(100)).await;
+        client.send(xid, lookup);
+        client.wait_for(xid).await
+    });
+    let result = Bytes::copy_from_slice(codec::result(&looked_up.unwrap()));
+    let found = codec::unpack::<LOOKUP3res>(&result);
+    assert!(matches!(found, Nfs3Result::Ok(_)));
+    assert_eq!(rig.client.take(read.0), None, "it was not slow");
+    rig.server.run(rig.client.wait(Mishaps::new()));
+    let reply = rig.client.take(read.0).unwrap();
+    assert_eq!(had(&reply).unwrap(), [1; 60_000]);
 }

@@ -445,6 +445,7 @@ impl ImageSubject {
                 }
                 Ok(Loaded::Links(inode, found))
             }
+            Miss::Conflict(_) => Err("nothing resolves conflicts here".to_owned()),
             Miss::InodeNumbers => Err("inode numbers are not in the store".to_owned()),
         }
     }

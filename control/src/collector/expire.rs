@@ -55,12 +55,7 @@ impl Collector {
         leaving: &mut Vec<Named>,
     ) -> Result<(), StoreError> {
         let expired = self.store.expired(workspace).await?;
-        leaving.extend(
-            expired
-                .commits
-                .into_iter()
-                .map(|commit| (workspace, commit)),
-        );
+        leaving.extend(expired.commits().iter().map(|commit| (workspace, *commit)));
         Ok(())
     }
 
@@ -102,7 +97,7 @@ impl Collector {
 
     /// `false` if something has changed.
     async fn remove(&self, expired: &mut Expired, found: &mut Found) -> Result<bool, StoreError> {
-        while !expired.commits.is_empty() {
+        while !expired.commits().is_empty() {
             let Some(removed) = self.store.remove_expired(expired).await? else {
                 return Ok(false);
             };

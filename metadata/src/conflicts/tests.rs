@@ -130,5 +130,9 @@ fn layers_hide_what_was_resolved() {
             told.sort_by(by_path);
             assert_eq!(told, expected, "pages of {limit}");
         }
+        for (at, it) in whole.into_iter().enumerate() {
+            let one = one_in_layers(&kv, &layers, it.id).await.unwrap();
+            assert_eq!(one, [1, 2, 4].contains(&at).then_some(it));
+        }
     });
 }

@@ -10,6 +10,7 @@
 mod block;
 mod cell;
 mod changes;
+mod conflicts;
 mod dir;
 mod extents;
 mod file;
@@ -33,6 +34,7 @@ pub use writeback::{BlockJob, WriteJob};
 use crate::error::{FsError, Miss, OpResult};
 use crate::stat::Stat;
 use cell::{Cell, Slot};
+use conflicts::Conflicts;
 use hash::Cells;
 
 /// About what a cell costs in memory, in bytes, beside entries and blocks.
@@ -103,6 +105,7 @@ pub struct Image {
     hasher: NameHasher,
     cells: Cells,
     changes: Changes,
+    conflicts: Conflicts,
     /// Usage as it will be once buffered data is written: what quotas are checked against.
     visible_bytes: u64,
     usage: Usage,
@@ -133,6 +136,7 @@ impl Image {
             hasher,
             cells: Cells::default(),
             changes: Changes::default(),
+            conflicts: Conflicts::default(),
             visible_bytes: totals.usage.bytes,
             usage: totals.usage,
             numbers: totals.numbers,
@@ -311,6 +315,7 @@ impl Image {
         self.numbers = totals.numbers;
         self.durable = self.applied;
         self.buffered_bytes = 0;
+        self.conflicts = Conflicts::default();
         self.evictions += 1;
     }
 
@@ -417,12 +422,6 @@ impl Image {
             self.buffered_bytes -= file.buffered_bytes();
         }
         self.changes.clear(Clear::Inode(inode));
-        self.changed = true;
-    }
-
-    /// Takes the record of a conflict out of the image.
-    pub(crate) fn forget_conflict(&mut self, id: &[u8; 16]) {
-        self.changes.remove(crate::keyspace::image::conflict(id));
         self.changed = true;
     }
 

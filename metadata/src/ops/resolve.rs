@@ -71,6 +71,9 @@ pub struct Resolve<'a> {
 /// Why a conflict was not resolved so. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
+    /// The image does not hold the conflict, or no longer.
+    #[error("there is no such conflict; it may have been resolved already")]
+    NotThere,
     /// The version has been written to since the merge.
     #[error("that version has been changed since the merge: `file` takes what is there now")]
     Changed,
@@ -204,6 +207,9 @@ pub fn resolve(
     asked: &Resolve<'_>,
 ) -> OpResult<Result<(), Refusal>> {
     image.require_writable()?;
+    if !image.has_conflict(&asked.id)? {
+        return Ok(Err(Refusal::NotThere));
+    }
     match act(image, cx, asked) {
         Ok(()) => {}
         Err(Stop::Refused(refusal)) => return Ok(Err(refusal)),

@@ -10,7 +10,7 @@ use crate::layers::Layers;
 use crate::record::changed::ChangedRecord;
 use crate::record::operation::OperationRecord;
 use crate::record::session::SessionRecord;
-use crate::store::{write_changed, write_operation};
+use crate::store::{commits_of, write_changed, write_operation};
 use crate::tree::Root;
 
 /// What a session gets in place of its image. The totals are the flush's.
@@ -64,6 +64,20 @@ impl Exchange {
         if !is_what_it_was {
             return Err(FlushError::Moved);
         }
+        let workspace = record.workspace;
+        let named = [self.commit, self.commit_after];
+        let named = named
+            .into_iter()
+            .flatten()
+            .chain(commits_of(&self.log.action));
+        for id in named {
+            // So that whoever removes it conflicts (docs/design/0009-retention.md, 9).
+            let key = keyspace::commit(workspace, id);
+            let found = txn.get(&key, Isolation::Serializable).await;
+            if found.map_err(FlushError::Kv)?.is_none() {
+                return Err(FlushError::Gone);
+            }
+        }
         record.base = Some(self.root);
         record.frozen_usage = batch.totals.usage;
         record.commit = self.commit_after;
@@ -71,7 +85,6 @@ impl Exchange {
         write_changed(txn, session, number, &self.changed)
             .await
             .map_err(FlushError::Kv)?;
-        let workspace = record.workspace;
         write_operation(txn, workspace, self.operation, self.time, &self.log);
         Ok(())
     }

@@ -71,6 +71,9 @@ pub enum FlushError {
     /// The session is not what an exchange of its image was made for. Nothing was written.
     #[error("the session has changed meanwhile")]
     Moved,
+    /// A commit that an exchange of the image names has been removed. Nothing was written.
+    #[error("a commit that it names was removed meanwhile")]
+    Gone,
     /// The device is full. Nothing was written.
     #[error("no space is left for the metadata store")]
     NoSpace,

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use base::{InodeId, Name};
 use bytes::Bytes;
 
+use crate::conflicts::ConflictId;
 use crate::error::Miss;
 use crate::image::{Block, Image, LoadedEntry};
 use crate::keyspace::image::{self as keys, ImageKey};
@@ -49,6 +50,8 @@ pub enum Loaded {
     },
     /// All further links of an inode.
     Links(InodeId, BTreeSet<(InodeId, Name)>),
+    /// Whether a conflict is there.
+    Conflict(ConflictId, bool),
 }
 
 impl Loaded {
@@ -73,6 +76,7 @@ impl Loaded {
                 image.install_blocks(inode, first, last, found);
             }
             Self::Links(inode, found) => image.install_links(inode, found),
+            Self::Conflict(id, is_there) => image.install_conflict(id, is_there),
         }
     }
 }
@@ -93,6 +97,12 @@ pub async fn load(kv: &dyn Kv, layers: &Layers, miss: Miss) -> Result<Option<Loa
         Miss::Entries { dir, from } => load_entries(kv, layers, dir, from).await?,
         Miss::Blocks { inode, first, last } => load_blocks(kv, layers, inode, first, last).await?,
         Miss::Links(inode) => load_links(kv, layers, inode).await?,
+        Miss::Conflict(id) => {
+            let found = layers
+                .get(kv.begin().as_ref(), &keys::conflict(&id))
+                .await?;
+            Loaded::Conflict(id, found.is_some())
+        }
         Miss::InodeNumbers => return Ok(None),
     }))
 }

@@ -20,6 +20,7 @@ pub use commits::{CommitInfo, NewCommit};
 pub use operations::{OperationInfo, OperationPosition};
 pub use pins::PinInfo;
 pub use refs::{RefInfo, RefLogEntry};
+pub(crate) use retention::commits_of;
 pub use retention::{Expired, LogsRemoved};
 pub(crate) use walk::LOG_BYTES_MAX;
 pub use walk::{LogFilter, LogHeads, LogHeadsError, LogPage, LogQuery, Walk};

@@ -20,6 +20,7 @@ use crate::gateway::Gateway;
 const LABEL_DIGITS: usize = 8;
 
 /// Two versions, and what both came from.
+#[derive(Clone, Debug)]
 pub(super) struct Sides {
     pub(super) base: Root,
     pub(super) roots: Pair<Root>,
@@ -53,16 +54,16 @@ impl Gateway {
         })
     }
 
-    /// The commit of a merge of `theirs`, the session's commit, into what a branch has.
-    pub(super) async fn commit_merge(
+    /// What the commit of a merge of `theirs`, the session's commit, into what a branch has is to be.
+    pub(super) async fn merge_commit(
         &self,
         scene: &Scene,
         theirs: &CommitInfo,
         (branch, head): (&RefName, CommitId),
         (ours, root): (Root, Root),
-    ) -> Result<CommitId, HistoryError> {
+    ) -> Result<NewCommit, HistoryError> {
         let (tree, hasher) = (&scene.tree, &scene.hasher);
-        let new = NewCommit {
+        Ok(NewCommit {
             parents: vec![head, theirs.id],
             message: format!("Merge {} into {}", label_text(theirs.id), branch.as_str()),
             provenance: Provenance {
@@ -70,8 +71,7 @@ impl Gateway {
                 ..theirs.record.provenance.clone()
             },
             ..commit_of::<HistoryError>(tree, hasher, Some(ours), root).await?
-        };
-        Ok(self.store.put_commit(scene.workspace, new).await?.id)
+        })
     }
 
     /// What it takes to merge a session's image into what a branch has at `head`.
@@ -153,13 +153,14 @@ impl Gateway {
         Ok((root, merged.conflicts))
     }
 
-    /// Merges a session's image and what its branch has; each side has the commit that names it in
-    /// names of what is put aside. With the policy `Fail` and conflicts the root is ours.
+    /// Merges a session's image and what its branch has. The commit of each side, if it has one, names
+    /// it in names of what is put aside, and is its source in records. With the policy `Fail` and
+    /// conflicts the root is ours.
     pub(super) async fn merge_roots(
         &self,
         scene: &Scene,
         (base, base_root): (Option<CommitId>, Root),
-        sides: Pair<(Root, CommitId)>,
+        sides: Pair<(Root, Option<CommitId>)>,
         policy: Policy,
     ) -> Result<(Root, Vec<Conflict>), HistoryError> {
         let sides = Sides {
@@ -169,13 +170,13 @@ impl Gateway {
                 theirs: sides.theirs.0,
             },
             labels: Pair {
-                ours: label(sides.ours.1),
-                theirs: label(sides.theirs.1),
+                ours: sides.ours.1.map_or_else(ShortId::unnamed, label),
+                theirs: sides.theirs.1.map_or_else(ShortId::unnamed, label),
             },
             sources: Sources {
                 base,
-                ours: Some(sides.ours.1),
-                theirs: Some(sides.theirs.1),
+                ours: sides.ours.1,
+                theirs: sides.theirs.1,
             },
         };
         self.merge_sides(scene, &sides, policy).await

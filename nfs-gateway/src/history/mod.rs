@@ -360,9 +360,8 @@ impl Gateway {
             on: Some(commit.id),
             is_committed: true,
         };
-        let (way, sides) = self.admit(scene, branch, &tip, policy).await?;
-        let (head, sides) = match (way, sides) {
-            (Way::Create, _) => {
+        let (head, sides) = match self.admit(scene, branch, &tip, policy).await? {
+            Way::Create => {
                 let state = RefState {
                     commit: commit.id,
                     kind: RefKind::Branch,
@@ -371,9 +370,9 @@ impl Gateway {
                 let made = store.create_ref(workspace, branch, state, cause).await?;
                 return Ok(published(commit.id, Outcome::Created, Some(made)));
             }
-            (Way::UpToDate(head), _) => return Ok(published(head, Outcome::UpToDate, None)),
-            (Way::Merge(head), Some(sides)) => (head, sides),
-            (Way::Forward(head) | Way::Merge(head), _) => {
+            Way::UpToDate(head) => return Ok(published(head, Outcome::UpToDate, None)),
+            Way::Merge(head, sides) => (head, sides),
+            Way::Forward(head) => {
                 let moved = store
                     .move_ref(workspace, branch, head, commit.id, cause)
                     .await?;
@@ -389,11 +388,11 @@ impl Gateway {
             }
             (None, _) => self.merge_sides(scene, &sides, policy).await?,
         };
-        let merged = self
-            .commit_merge(scene, commit, (branch, head), (sides.roots.ours, root))
+        let merge = self
+            .merge_commit(scene, commit, (branch, head), (sides.roots.ours, root))
             .await?;
-        let moved = store
-            .move_ref(workspace, branch, head, merged, cause)
+        let (merged, moved) = store
+            .move_ref_to_merge(workspace, branch, head, merge, cause)
             .await?;
         Ok(Published {
             conflicts,

@@ -37,7 +37,7 @@ pub(super) struct Ahead {
 }
 
 /// How a branch takes an image in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) enum Way {
     /// There is no such branch: it is made.
     Create,
@@ -45,8 +45,8 @@ pub(super) enum Way {
     UpToDate(CommitId),
     /// It goes forward.
     Forward(CommitId),
-    /// It goes on to a merge.
-    Merge(CommitId),
+    /// It goes on to a merge of these.
+    Merge(CommitId, Box<Sides>),
 }
 
 /// Conflicts that would come to a branch unresolved, or stay there.
@@ -106,9 +106,8 @@ impl Gateway {
         let branch = branch.unwrap_or_else(|| scene.branch());
         let tip = self.tip(&scene).await?;
         let way = self.way(&scene, &branch, &tip).await?;
-        let sides = self.sides_on(&scene, way, &tip).await?;
-        let unresolved = self.carried(&scene, &tip, way, sides.as_ref()).await?;
-        let conflicts = match &sides {
+        let unresolved = self.carried(&scene, &tip, &way).await?;
+        let conflicts = match way.sides() {
             Some(sides) => self.try_merge(&scene, sides, policy).await?,
             None => Vec::new(),
         };
@@ -201,8 +200,8 @@ impl Gateway {
         if tip.is_committed {
             return Ok(None);
         }
-        let (way, sides) = self.admit(scene, branch, &tip, policy).await?;
-        let (Policy::Fail, Way::Merge(head), Some(sides)) = (policy, way, sides) else {
+        let way = self.admit(scene, branch, &tip, policy).await?;
+        let (Policy::Fail, Way::Merge(head, sides)) = (policy, way) else {
             return Ok(None);
         };
         Ok(Some(Ahead {
@@ -212,7 +211,7 @@ impl Gateway {
         }))
     }
 
-    /// How a branch would take an image in, and what is merged for it. Refuses what brings unresolved
+    /// How a branch would take an image in. Refuses what brings unresolved
     /// conflicts, unless the policy takes them along.
     pub(super) async fn admit(
         &self,
@@ -220,17 +219,16 @@ impl Gateway {
         branch: &RefName,
         tip: &Tip,
         policy: Policy,
-    ) -> Result<(Way, Option<Sides>), HistoryError> {
+    ) -> Result<Way, HistoryError> {
         let way = self.way(scene, branch, tip).await?;
-        let sides = self.sides_on(scene, way, tip).await?;
         if policy != Policy::KeepBoth {
-            let conflicts = self.carried(scene, tip, way, sides.as_ref()).await?;
+            let conflicts = self.carried(scene, tip, &way).await?;
             if conflicts.total > 0 {
                 let branch = branch.as_str().to_owned();
                 return Err(HistoryError::Unresolved { branch, conflicts });
             }
         }
-        Ok((way, sides))
+        Ok(way)
     }
 
     /// How a branch, as it is now, would take an image in.
@@ -260,20 +258,10 @@ impl Gateway {
         }
         match tip.on {
             Some(on) if store.is_ancestor(workspace, head, on).await? => Ok(Way::Forward(head)),
-            _ => Ok(Way::Merge(head)),
-        }
-    }
-
-    /// What is merged on this way, if anything is.
-    pub(super) async fn sides_on(
-        &self,
-        scene: &Scene,
-        way: Way,
-        tip: &Tip,
-    ) -> Result<Option<Sides>, HistoryError> {
-        match way {
-            Way::Merge(head) => Ok(Some(self.sides_of(scene, head, tip).await?)),
-            Way::Create | Way::UpToDate(_) | Way::Forward(_) => Ok(None),
+            _ => {
+                let sides = self.sides_of(scene, head, tip).await?;
+                Ok(Way::Merge(head, Box::new(sides)))
+            }
         }
     }
 
@@ -283,8 +271,7 @@ impl Gateway {
         &self,
         scene: &Scene,
         tip: &Tip,
-        way: Way,
-        sides: Option<&Sides>,
+        way: &Way,
     ) -> Result<Carried, HistoryError> {
         let mut carried = Carried::default();
         if let Way::UpToDate(_) = way {
@@ -296,7 +283,7 @@ impl Gateway {
             let page = conflicts::list(tree, tip.root, after, PAGE_MAX).await?;
             after = page.items.last().map(|last| last.id);
             for unresolved in page.items {
-                if let Some(sides) = sides {
+                if let Some(sides) = way.sides() {
                     let key = keys::conflict(&unresolved.id);
                     let was_there = tree.get(sides.base, &key).await?.is_some();
                     if was_there && tree.get(sides.roots.ours, &key).await?.is_none() {
@@ -316,19 +303,27 @@ impl Gateway {
 }
 
 impl Way {
-    fn head(self) -> Option<CommitId> {
+    fn head(&self) -> Option<CommitId> {
         match self {
             Self::Create => None,
-            Self::UpToDate(head) | Self::Forward(head) | Self::Merge(head) => Some(head),
+            Self::UpToDate(head) | Self::Forward(head) | Self::Merge(head, _) => Some(*head),
         }
     }
 
-    fn outcome(self) -> Outcome {
+    /// What is merged.
+    fn sides(&self) -> Option<&Sides> {
+        match self {
+            Self::Merge(_, sides) => Some(sides),
+            Self::Create | Self::UpToDate(_) | Self::Forward(_) => None,
+        }
+    }
+
+    fn outcome(&self) -> Outcome {
         match self {
             Self::Create => Outcome::Created,
             Self::UpToDate(_) => Outcome::UpToDate,
             Self::Forward(_) => Outcome::FastForward,
-            Self::Merge(_) => Outcome::Merged,
+            Self::Merge(..) => Outcome::Merged,
         }
     }
 }

@@ -137,7 +137,8 @@ impl Gateway {
         let mut begun: Option<ListedConflict> = None;
         for _ in 0..ATTEMPTS_MAX {
             let session = self.session(id).await?;
-            let _one_at_a_time = session.resolving.lock().await;
+            // So that what is found is in the image that is changed: none is exchanged meanwhile.
+            let _one_at_a_time = session.exchanging.lock().await;
             let found = match (find(&session, &which).await, begun.take()) {
                 // The change was made, though the session was lost before that was known.
                 (Err(ResolveError::NotFound), Some(conflict)) => {
@@ -162,6 +163,7 @@ impl Gateway {
                     tracing::info!(session = %id, kind = conflict.kind.word(), "conflict resolved");
                     return resolved(&session, found).await;
                 }
+                Ok(Err(Refusal::NotThere)) => return Err(ResolveError::NotFound),
                 Ok(Err(refusal)) => return Err(ResolveError::Refused(refusal)),
                 Err(ChangeError::Lost { applied }) => {
                     // Whoever owns it now is asked.
@@ -220,32 +222,51 @@ async fn list(
     let page = session.conflicts(after, limit).await?;
     let mut items = Vec::with_capacity(page.items.len());
     for unresolved in page.items {
-        let conflict = &unresolved.conflict;
-        let located = session
-            .peek_with(|image, _| ops::locate(image, conflict))
-            .await
-            .ok_or(ResolveError::Unavailable)?;
-        let located = located.map_err(|error| match error {
-            OpError::Fs(error) => ResolveError::Fs(error),
-            OpError::Miss(_) => ResolveError::Unavailable,
-        })?;
-        items.push(ListedConflict {
-            unresolved,
-            located,
-        });
+        items.push(locate(session, unresolved).await?);
     }
     let more = page.more;
     Ok(SessionConflicts { items, more })
 }
 
+/// Looks for the objects of a conflict.
+async fn locate(
+    session: &Arc<Session>,
+    unresolved: Unresolved,
+) -> Result<ListedConflict, ResolveError> {
+    let conflict = &unresolved.conflict;
+    let located = session
+        .peek_with(|image, _| ops::locate(image, conflict))
+        .await
+        .ok_or(ResolveError::Unavailable)?;
+    let located = located.map_err(|error| match error {
+        OpError::Fs(error) => ResolveError::Fs(error),
+        OpError::Miss(_) => ResolveError::Unavailable,
+    })?;
+    Ok(ListedConflict {
+        unresolved,
+        located,
+    })
+}
+
 /// The conflict that is meant.
 async fn find(session: &Arc<Session>, which: &Which) -> Result<ListedConflict, ResolveError> {
+    match which {
+        Which::Id(id) => match session.conflict(*id).await? {
+            Some(unresolved) => locate(session, unresolved).await,
+            None => Err(ResolveError::NotFound),
+        },
+        Which::Path(path) => find_at(session, path).await,
+    }
+}
+
+/// The conflict at a path, which can be said only when all have been located.
+async fn find_at(session: &Arc<Session>, path: &[u8]) -> Result<ListedConflict, ResolveError> {
     let mut found: Vec<ListedConflict> = Vec::new();
     let mut after = None;
     loop {
         let page = list(session, after, PAGE_MAX).await?;
         after = page.items.last().map(|last| last.unresolved.id);
-        found.extend(page.items.into_iter().filter(|it| it.is(which)));
+        found.extend(page.items.into_iter().filter(|it| it.is_at(path)));
         if !page.more {
             break;
         }
@@ -282,12 +303,7 @@ impl ListedConflict {
         now.unwrap_or(&self.unresolved.conflict.place.path)
     }
 
-    fn is(&self, which: &Which) -> bool {
-        match which {
-            Which::Id(id) => self.unresolved.id == *id,
-            Which::Path(path) => {
-                self.path() == path || self.located.aside.as_deref() == Some(path.as_slice())
-            }
-        }
+    fn is_at(&self, path: &[u8]) -> bool {
+        self.path() == path || self.located.aside.as_deref() == Some(path)
     }
 }

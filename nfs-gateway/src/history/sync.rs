@@ -54,8 +54,20 @@ struct Plan {
     stands: Option<CommitId>,
     head: CommitId,
     outcome: SyncOutcome,
+    /// A commit that has what the session had, if there is one yet.
+    before: Option<CommitId>,
+    /// What the commit of the merge is to be, if there is one and that is known yet.
+    merge: Option<NewCommit>,
     conflicts: Vec<Conflict>,
     prepared: Prepared,
+}
+
+/// All that an exchange takes.
+struct Ready {
+    plan: Plan,
+    before: CommitId,
+    /// None if the session gets what the branch has.
+    merge: Option<NewCommit>,
 }
 
 struct Syncing<'a> {
@@ -63,6 +75,7 @@ struct Syncing<'a> {
     scene: &'a Scene,
     branch: RefName,
     policy: Policy,
+    attempt: Attempt,
     plan: Option<Plan>,
     commit: Option<CommitId>,
     done: Option<(CommitId, OperationId)>,
@@ -95,6 +108,7 @@ impl Gateway {
             scene: &scene,
             branch: named.unwrap_or_else(|_| RefName::main()),
             policy,
+            attempt,
             plan: None,
             commit: scene.session.record.commit,
             done: None,
@@ -147,24 +161,26 @@ impl Syncing<'_> {
         {
             return Ok(plan.clone());
         }
-        let (outcome, prepared, conflicts) = self.outcome(root, stands, head).await?;
-        let plan = Plan {
-            stands,
-            head,
-            outcome,
-            conflicts,
-            prepared,
-        };
+        let plan = self.plan_for(root, stands, head).await?;
         self.plan = Some(plan.clone());
         Ok(plan)
     }
 
-    async fn outcome(
+    async fn plan_for(
         &self,
         root: Root,
         stands: Option<CommitId>,
         head: CommitId,
-    ) -> Result<(SyncOutcome, Prepared, Vec<Conflict>), HistoryError> {
+    ) -> Result<Plan, HistoryError> {
+        let plan = |outcome, prepared| Plan {
+            stands,
+            head,
+            outcome,
+            before: None,
+            merge: None,
+            conflicts: Vec::new(),
+            prepared,
+        };
         let (gateway, scene) = (self.gateway, self.scene);
         let (store, workspace) = (&gateway.store, scene.workspace);
         if let Some(stands) = stands
@@ -175,7 +191,7 @@ impl Syncing<'_> {
                 root,
                 changed: ChangedPaths::default(),
             };
-            return Ok((SyncOutcome::UpToDate, prepared, Vec::new()));
+            return Ok(plan(SyncOutcome::UpToDate, prepared));
         }
         let theirs = store.commit(workspace, head).await?.record.root();
         let stood = gateway.image_of(scene, stands).await?;
@@ -185,35 +201,56 @@ impl Syncing<'_> {
         };
         if is_behind && is_as(&scene.tree, (stood, root)).await? {
             let made = gateway.make_as(scene, (root, theirs), Newcomers::Keep);
-            return Ok((SyncOutcome::FastForward, made.await?, Vec::new()));
+            return Ok(plan(SyncOutcome::FastForward, made.await?));
         }
+        let before = if self.names_ours() {
+            Some(self.keep(stands, root).await?)
+        } else {
+            None
+        };
         let sides = Pair {
-            ours: (root, stands.unwrap_or(head)),
-            theirs: (theirs, head),
+            ours: (root, before),
+            theirs: (theirs, Some(head)),
         };
         let base = gateway.base_of(scene, stands, Some(head)).await?;
         let (merged, conflicts) = gateway.merge_roots(scene, base, sides, self.policy).await?;
         let prepared = gateway.make_as(scene, (root, merged), Newcomers::Renew);
-        Ok((SyncOutcome::Merged, prepared.await?, conflicts))
+        Ok(Plan {
+            before,
+            conflicts,
+            ..plan(SyncOutcome::Merged, prepared.await?)
+        })
     }
 
-    /// The merge of what the session had with its branch's commit.
-    async fn merge_commit(&self, plan: &Plan, ours: CommitId) -> Result<CommitId, HistoryError> {
-        let (gateway, scene) = (self.gateway, self.scene);
+    /// Whether something of a merge is named after the session's side. Under `fail` nothing is: either
+    /// nothing clashes, or there is no merge, and then no commit is to be left of it.
+    fn names_ours(&self) -> bool {
+        self.attempt == Attempt::Real && self.policy != Policy::Fail
+    }
+
+    /// A commit that has what the session has.
+    async fn keep(&self, stands: Option<CommitId>, root: Root) -> Result<CommitId, HistoryError> {
+        let kept = self
+            .gateway
+            .keep_for(self.scene, stands, root, "Before a sync");
+        Ok(kept.await?.id)
+    }
+
+    /// What the merge of what the session had with its branch's commit is to be.
+    async fn merge_commit(&self, plan: &Plan, ours: CommitId) -> Result<NewCommit, HistoryError> {
+        let scene = self.scene;
         let from = Some(plan.prepared.from);
-        let new = NewCommit {
+        Ok(NewCommit {
             parents: vec![ours, plan.head],
             message: format!("Merge {} into the session", self.branch.as_str()),
             provenance: scene.provenance(),
             ..commit_of::<HistoryError>(&scene.tree, &scene.hasher, from, plan.prepared.root)
                 .await?
-        };
-        Ok(gateway.store.put_commit(scene.workspace, new).await?.id)
+        })
     }
-}
 
-impl Change for Syncing<'_> {
-    async fn prepare(&mut self, root: Root) -> Result<bool, HistoryError> {
+    /// All that giving the image with this root what the branch has takes. `None` if it has it.
+    async fn ready(&mut self, root: Root) -> Result<Option<Ready>, HistoryError> {
         let plan = self.plan(root).await?;
         if self.policy == Policy::Fail && !plan.conflicts.is_empty() {
             return Err(HistoryError::SyncConflicts {
@@ -221,23 +258,44 @@ impl Change for Syncing<'_> {
                 conflicts: plan.conflicts,
             });
         }
-        Ok(plan.outcome != SyncOutcome::UpToDate)
+        if plan.outcome == SyncOutcome::UpToDate {
+            return Ok(None);
+        }
+        let before = match plan.before {
+            Some(before) => before,
+            None => self.keep(plan.stands, root).await?,
+        };
+        let merge = match (plan.merge.clone(), plan.outcome) {
+            (None, SyncOutcome::Merged) => Some(self.merge_commit(&plan, before).await?),
+            (known, _) => known,
+        };
+        self.plan = Some(Plan {
+            before: Some(before),
+            merge: merge.clone(),
+            ..plan.clone()
+        });
+        Ok(Some(Ready {
+            plan,
+            before,
+            merge,
+        }))
+    }
+}
+
+impl Change for Syncing<'_> {
+    async fn prepare(&mut self, root: Root) -> Result<bool, HistoryError> {
+        Ok(self.ready(root).await?.is_some())
     }
 
     async fn make(&mut self, root: Root) -> Result<Option<Target>, HistoryError> {
-        if !self.prepare(root).await? {
+        let Some(ready) = self.ready(root).await? else {
             return Ok(None);
-        }
-        let plan = self.plan(root).await?;
+        };
+        let (plan, before) = (ready.plan, ready.before);
         let (gateway, scene) = (self.gateway, self.scene);
-        let before = gateway
-            .keep_for(scene, plan.stands, root, "Before a sync")
-            .await?
-            .id;
-        let after = match plan.outcome {
-            SyncOutcome::UpToDate => return Ok(None),
-            SyncOutcome::FastForward => plan.head,
-            SyncOutcome::Merged => self.merge_commit(&plan, before).await?,
+        let after = match ready.merge {
+            Some(new) => gateway.store.put_commit(scene.workspace, new).await?.id,
+            None => plan.head,
         };
         let commits = Commits {
             before,

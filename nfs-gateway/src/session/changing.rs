@@ -4,12 +4,14 @@
 use std::sync::Arc;
 
 use base::Timestamp;
-use metadata::conflicts::{self, ConflictId, ConflictPage};
+use metadata::conflicts::{self, ConflictId, ConflictPage, Unresolved};
 use metadata::image::Image;
 use metadata::layers::ImageError;
 use metadata::{FsError, OpError, OpResult};
+use tokio::sync::oneshot;
 
 use super::Session;
+use super::exchange::Held;
 use super::slow::{LOADS_MAX, Stop};
 
 /// Why a change was not made, or not seen to be made.
@@ -27,6 +29,73 @@ pub(crate) enum ChangeError {
     /// The store fails for long, and the change is in memory: it is made as soon as the store
     /// serves again, unless the process dies before.
     Unknown,
+}
+
+/// Changes of our own that wait until they are durable. Dropped, they learn that the session is lost.
+#[derive(Debug, Default)]
+pub(super) struct Waiting(Vec<(u64, oneshot::Sender<Waited>)>);
+
+/// What became of a change that waited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Waited {
+    /// It is durable.
+    Durable,
+    /// The image was set back: the change is gone with all else that was not stored.
+    SetBack,
+    /// The store fails for long.
+    Stalled,
+}
+
+/// The waiter's side.
+struct Waits {
+    changed: bool,
+    /// None if it is durable already.
+    until: Option<oneshot::Receiver<Waited>>,
+}
+
+impl Waits {
+    /// Waits until what an operation saw and did is durable.
+    async fn end(self) -> Result<(), ChangeError> {
+        let Some(until) = self.until else {
+            return Ok(());
+        };
+        let applied = self.changed;
+        match until.await {
+            Ok(Waited::Durable) => Ok(()),
+            Ok(Waited::SetBack) => Err(ChangeError::Fs(FsError::NoSpace)),
+            Ok(Waited::Stalled) if applied => Err(ChangeError::Unknown),
+            Ok(Waited::Stalled) => Err(ChangeError::Unavailable),
+            Err(_) => Err(ChangeError::Lost { applied }),
+        }
+    }
+}
+
+impl Waiting {
+    /// Waits for the change with this number.
+    fn add(&mut self, number: u64) -> oneshot::Receiver<Waited> {
+        let (tell, told) = oneshot::channel();
+        self.0.push((number, tell));
+        told
+    }
+
+    /// Changes up to this number are durable, whatever happens to the image after it.
+    pub(super) fn tell_durable(&mut self, number: u64) {
+        for (_, tell) in self.0.extract_if(.., |(after, _)| *after <= number) {
+            let _: Result<(), Waited> = tell.send(Waited::Durable);
+        }
+    }
+
+    /// Tells all whose changes are not durable.
+    pub(super) fn tell(&mut self, what: Waited) {
+        for (_, tell) in self.0.drain(..) {
+            let _: Result<(), Waited> = tell.send(what);
+        }
+    }
+
+    /// The session is lost.
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
 }
 
 impl Session {
@@ -48,29 +117,22 @@ impl Session {
         if !self.wait_for_flush().await {
             return Err(ChangeError::Unavailable);
         }
-        let loading = self.loaders.enter().await;
+        let mut loading = self.loaders.enter().await;
         for _ in 0..LOADS_MAX {
-            let now = self.shared.clock.wall();
-            let (result, ran, seen) = {
-                let mut state = self.lock();
-                if state.lost {
-                    return Err(ChangeError::Lost { applied: false });
+            let tried = self.try_change(&operation)?;
+            let Some((result, waits)) = tried else {
+                // The image is being exchanged.
+                drop(loading.take());
+                if !self.wait_for_release().await {
+                    return Err(ChangeError::Unavailable);
                 }
-                if state.is_full(self.shared.clock.as_ref()) {
-                    return Err(ChangeError::Fs(FsError::NoSpace));
-                }
-                let (result, ran) = state.image.run(|image| operation(image, now));
-                self.limit_memory(&mut state);
-                if ran.changed {
-                    self.kick_flush(&mut state);
-                }
-                (result, ran, (state.generation, state.stalls))
+                loading = self.loaders.enter().await;
+                continue;
             };
             match result {
                 Ok(value) => {
                     drop(loading);
-                    self.wait_until_durable(ran, seen).await?;
-                    return Ok(value);
+                    return waits.end().await.map(|()| value);
                 }
                 Err(OpError::Fs(error)) => return Err(ChangeError::Fs(error)),
                 Err(OpError::Miss(miss)) => match self.load_all(&[miss]).await {
@@ -83,37 +145,32 @@ impl Session {
         Err(ChangeError::Unavailable)
     }
 
-    /// Waits until what an operation saw and did is durable.
-    async fn wait_until_durable(
+    /// Runs an operation once. `None` if changes are held up.
+    fn try_change<T>(
         self: &Arc<Self>,
-        ran: metadata::image::Ran,
-        (generation, stalls): (u64, u64),
-    ) -> Result<(), ChangeError> {
-        loop {
-            let flushed = self.flushed.notified();
-            {
-                let mut state = self.lock();
-                if state.lost {
-                    let applied = ran.changed;
-                    return Err(ChangeError::Lost { applied });
-                }
-                // The image was set back: the change is gone with all else that was not stored.
-                if state.generation != generation {
-                    return Err(ChangeError::Fs(FsError::NoSpace));
-                }
-                if ran.durable_after <= state.image.durable() {
-                    return Ok(());
-                }
-                if state.stalls != stalls {
-                    return Err(match ran.changed {
-                        true => ChangeError::Unknown,
-                        false => ChangeError::Unavailable,
-                    });
-                }
-                self.kick_flush(&mut state);
-            }
-            flushed.await;
+        operation: impl Fn(&mut Image, Timestamp) -> OpResult<T>,
+    ) -> Result<Option<(OpResult<T>, Waits)>, ChangeError> {
+        let now = self.shared.clock.wall();
+        let mut state = self.lock();
+        if state.lost {
+            return Err(ChangeError::Lost { applied: false });
         }
+        if state.held != Held::Nobody {
+            return Ok(None);
+        }
+        if state.is_full(self.shared.clock.as_ref()) {
+            return Err(ChangeError::Fs(FsError::NoSpace));
+        }
+        let (result, ran) = state.image.run(|image| operation(image, now));
+        self.limit_memory(&mut state);
+        let is_pending = ran.durable_after > state.image.durable();
+        let is_awaited = result.is_ok() && is_pending;
+        let until = is_awaited.then(|| state.waiting.add(ran.durable_after));
+        if ran.changed || is_pending {
+            self.kick_flush(&mut state);
+        }
+        let changed = ran.changed;
+        Ok(Some((result, Waits { changed, until })))
     }
 
     /// At most `limit` of the session's unresolved conflicts, those after `after`.
@@ -139,5 +196,49 @@ impl Session {
                 return page;
             }
         }
+    }
+
+    /// The session's unresolved conflict with this id, if it has it.
+    ///
+    /// # Errors
+    ///
+    /// The store fails, or the record is damaged.
+    ///
+    /// # Cancellation
+    ///
+    /// Safe to drop.
+    pub(crate) async fn conflict(&self, id: ConflictId) -> Result<Option<Unresolved>, ImageError> {
+        loop {
+            let layers = Arc::clone(&self.lock().layers);
+            let kv = self.shared.kv.as_ref();
+            let found = conflicts::one_in_layers(kv, &layers, id).await;
+            if Arc::ptr_eq(&self.lock().layers, &layers) {
+                return found;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bug: a change that was durable was said to have found no room if the next flush found none
+    /// before its waiter ran.
+    #[test]
+    fn what_is_durable_stays_so() {
+        let mut waiting = Waiting::default();
+        let (mut stored, mut not_stored, mut lost) =
+            (waiting.add(3), waiting.add(4), waiting.add(5));
+        waiting.tell_durable(3);
+        assert!(not_stored.try_recv().is_err());
+        waiting.tell(Waited::SetBack);
+        waiting.tell_durable(9);
+        assert_eq!(stored.try_recv(), Ok(Waited::Durable));
+        assert_eq!(not_stored.try_recv(), Ok(Waited::SetBack));
+        assert_eq!(lost.try_recv(), Ok(Waited::SetBack));
+        lost = waiting.add(6);
+        waiting.clear();
+        assert_eq!(lost.try_recv(), Err(oneshot::error::TryRecvError::Closed));
     }
 }

@@ -5,20 +5,29 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use base::SessionId;
+use base::{OperationId, SessionId};
 use metadata::image::{Totals, Usage};
 use metadata::layers::{Base, Layers};
 use metadata::session::{Exchange, FlushBatch};
+use metadata::store::StoreError;
 use metadata::tree::Root;
 use tokio::sync::oneshot;
 
 use super::Session;
 use super::fold::For;
 use super::freeze::{ATTEMPTS_MAX, FreezeError};
+use super::slow::PATIENCE;
 use super::state::State;
 use crate::history::HistoryError;
 use crate::wire::args::NfsCall;
+
+/// How often what an exchange makes is computed before calls are held up, at most.
+const PREPARATIONS_MAX: u32 = 4;
+
+/// What takes no longer may be computed once more while calls wait.
+const SHORT: Duration = Duration::from_millis(250);
 
 /// Who waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,6 +76,8 @@ pub(super) enum Unexchanged {
     Moved,
     /// There is no room to write it.
     NoSpace,
+    /// A commit that it names has been removed.
+    Gone,
 }
 
 /// An exchange whose transaction runs.
@@ -121,12 +132,10 @@ impl crate::gateway::Gateway {
         id: SessionId,
         change: &mut impl Change,
     ) -> Result<bool, HistoryError> {
-        // Most of the work is done while clients go on.
-        let root = self.snapshot(id).await?;
-        if !change.prepare(root).await? {
+        if !self.prepare(id, change).await? {
             return Ok(false);
         }
-        // What an attempt of which nothing was heard was to make.
+        // The entry in the log of an attempt of which nothing was heard.
         let mut attempted = None;
         for _ in 0..ATTEMPTS_MAX {
             let session = self.session(id).await.map_err(FreezeError::from)?;
@@ -134,6 +143,12 @@ impl crate::gateway::Gateway {
             let Some(_holding) = session.hold().await else {
                 return Err(FreezeError::Unavailable.into());
             };
+            // The session is ours: an attempt of an owner before has happened by now or never will.
+            if let Some(operation) = attempted.take()
+                && self.is_logged(&session, operation).await?
+            {
+                return Ok(true);
+            }
             if session.freeze().await?.is_none() {
                 self.forget(&session);
                 continue;
@@ -141,23 +156,66 @@ impl crate::gateway::Gateway {
             let Some(root) = session.fold(For::Sharing).await? else {
                 continue;
             };
-            if attempted == Some(root) {
-                return Ok(true);
-            }
             let Some(target) = change.make(root).await? else {
                 return Ok(false);
             };
             session.check_room(target.usage)?;
-            attempted = Some(target.exchange.root);
+            let operation = target.exchange.operation;
             match session.exchange_now(target).await {
                 Some(Ok(())) => return Ok(true),
                 Some(Err(Unexchanged::NoSpace)) => return Err(FreezeError::NoSpace.into()),
                 // Judged anew: a commit may have been made meanwhile.
                 Some(Err(Unexchanged::Moved)) => {}
-                None => self.forget(&session),
+                Some(Err(Unexchanged::Gone)) => {
+                    let why = "a commit that is needed for it was removed meanwhile: try again";
+                    let why = why.to_owned();
+                    return Err(HistoryError::Refused { why });
+                }
+                None => {
+                    attempted = Some(operation);
+                    self.forget(&session);
+                }
             }
         }
         Err(FreezeError::Unavailable.into())
+    }
+
+    /// Does most of the work while clients go on: until what they change meanwhile takes little time,
+    /// for they wait while that is seen to. `false` if there is nothing to do.
+    async fn prepare(
+        self: &Arc<Self>,
+        id: SessionId,
+        change: &mut impl Change,
+    ) -> Result<bool, HistoryError> {
+        let mut before = None;
+        for _ in 0..PREPARATIONS_MAX {
+            let root = self.snapshot(id).await?;
+            if before.replace(root) == Some(root) {
+                break;
+            }
+            let began = self.clock.monotonic();
+            if !change.prepare(root).await? {
+                return Ok(false);
+            }
+            if self.clock.monotonic().saturating_sub(began) <= SHORT {
+                break;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether an exchange of a session's image has happened: its entry is in the operation log then.
+    async fn is_logged(
+        &self,
+        session: &Session,
+        operation: OperationId,
+    ) -> Result<bool, HistoryError> {
+        let workspace = session.record.workspace;
+        match self.store.operation(workspace, operation).await {
+            Ok(_) => Ok(true),
+            Err(StoreError::NotFound { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 
@@ -202,8 +260,16 @@ impl Session {
         drop(taken.tell.send(result));
     }
 
-    /// Waits until calls are not held up any more. `false` if that takes too long.
+    /// Waits until calls are not held up any more. `false` if that takes as long as a call may wait.
     pub(super) async fn wait_for_release(&self) -> bool {
+        let patience = self.shared.clock.sleep(PATIENCE);
+        tokio::select! {
+            is_released = self.released() => is_released,
+            () = patience => false,
+        }
+    }
+
+    async fn released(&self) -> bool {
         loop {
             let released = self.released.notified();
             let stalls = {

@@ -8,6 +8,7 @@ use metadata::kv::KvError;
 use metadata::layers::Layers;
 use metadata::session::{Fence, FlushBatch, FlushError, frozen};
 
+use super::changing::Waited;
 use super::exchange::{TakenExchange, Unexchanged};
 use super::freeze::{FreezeError, Freezer};
 use super::state::State;
@@ -73,7 +74,8 @@ impl Session {
                 }
                 Err(FlushError::NoSpace) => {
                     taken.tell(&Err(FreezeError::NoSpace));
-                    return self.flush_refused(fence, batch);
+                    // What came meanwhile is seen to: nobody else begins a flush for it.
+                    self.flush_refused(batch);
                 }
                 Err(error) => return self.flush_failed(&error),
             }
@@ -94,6 +96,7 @@ impl Session {
             }
             Err(FlushError::Moved) => Unexchanged::Moved,
             Err(FlushError::NoSpace) => Unexchanged::NoSpace,
+            Err(FlushError::Gone) => Unexchanged::Gone,
             Err(error) => return Err(error),
         };
         // Nothing was written, and the fence is still good.
@@ -149,6 +152,7 @@ impl Session {
                 }
             }
             state.parked = kept;
+            state.waiting.tell(Waited::Stalled);
             looking
         };
         for parked in looking {
@@ -183,6 +187,7 @@ impl Session {
                 }
             }
             state.parked = later;
+            state.waiting.tell_durable(number);
             // Their results are known from here on, whoever asks.
             let guards: Vec<_> = ready
                 .iter()
@@ -212,13 +217,12 @@ impl Session {
     /// The store has no room for what changed. Nothing of it was written, so the image is set back
     /// to what is stored, and the session goes on: what waited runs again, which refuses changes
     /// and answers the rest from what is stored. Buffered data goes, too; the verifier says so.
-    fn flush_refused(self: Arc<Self>, fence: Fence, batch: FlushBatch) {
+    fn flush_refused(self: &Arc<Self>, batch: FlushBatch) {
         tracing::warn!(session = %self.view.session, "the metadata store is full, changes are refused");
         self.shared.counters.flushes_refused.count();
         let now = self.shared.clock.monotonic();
         let parked = {
             let mut state = self.lock();
-            state.fence = Some(fence);
             state.calls.give_back_forgotten(batch.forgotten);
             if state.lost {
                 Vec::new()
@@ -241,7 +245,7 @@ impl Session {
                 tracing::info!(session = %self.view.session, "session was taken over");
                 self.shared.counters.fenced.count();
             }
-            FlushError::NoSpace | FlushError::Moved | FlushError::Kv(_) => {
+            FlushError::NoSpace | FlushError::Moved | FlushError::Gone | FlushError::Kv(_) => {
                 tracing::warn!(session = %self.view.session, %error, "flush failed");
                 self.shared.counters.flush_failures.count();
             }

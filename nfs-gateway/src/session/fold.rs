@@ -106,7 +106,8 @@ impl Session {
                 let _one_at_a_time = session.folding.lock().await;
                 let folded = session.fold_now().await;
                 if let (For::Sharing, Ok(Some(root))) = (purpose, &folded) {
-                    // While it is the base: no other fold can replace it yet.
+                    // While something has it: no other fold can replace the base yet, and what an
+                    // exchange replaces is in the commit that its log calls `before`.
                     let workspace = session.record.workspace;
                     session.shared.store.copying(workspace, *root);
                 }

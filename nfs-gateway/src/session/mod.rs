@@ -77,12 +77,10 @@ pub(crate) struct Session {
     loaders: Loaders,
     /// Held while layers are folded.
     folding: tokio::sync::Mutex<()>,
-    /// Held while the image is exchanged.
-    exchanging: tokio::sync::Mutex<()>,
+    /// Held while the image is exchanged, and while a conflict is resolved.
+    pub(crate) exchanging: tokio::sync::Mutex<()>,
     /// Told when calls are no longer held up.
     released: tokio::sync::Notify,
-    /// Held while a conflict is resolved.
-    pub(crate) resolving: tokio::sync::Mutex<()>,
     /// Told when a write-back ends.
     written: tokio::sync::Notify,
     /// Told when a flush ends.
@@ -190,7 +188,6 @@ impl Session {
             folding: tokio::sync::Mutex::new(()),
             exchanging: tokio::sync::Mutex::new(()),
             released: tokio::sync::Notify::new(),
-            resolving: tokio::sync::Mutex::new(()),
             written: tokio::sync::Notify::new(),
             flushed: tokio::sync::Notify::new(),
             last_used_ms: AtomicU64::new(0),
@@ -515,6 +512,7 @@ impl Session {
             state.lost = true;
             state.freezers.clear();
             state.exchange = None;
+            state.waiting.clear();
             (std::mem::take(&mut state.parked), state.calls.abandon_all())
         };
         for guard in running {

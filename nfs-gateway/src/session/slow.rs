@@ -244,11 +244,28 @@ impl Session {
     /// Fetches the chunks among `pieces`. `None`, with the chunk in `gone`, if one is not stored:
     /// the file may have changed since the call looked at it, and the chunk been collected. That
     /// cannot be if the call names the same chunk when it has run again.
-    pub(super) async fn fetch(
+    async fn fetch(
         &self,
         pieces: &[Piece],
         gone: &mut Option<ChunkId>,
     ) -> Result<Option<Payload>, Stop> {
+        let fetched = self.try_fetch(pieces, gone).await;
+        fetched.map_err(|failure| match failure {
+            FetchFailure::Damaged(error) => {
+                tracing::error!(session = %self.view.session, %error, "file data is damaged");
+                self.shared.counters.corrupt.count();
+                Stop::Fail(FsError::Corrupt)
+            }
+            FetchFailure::Unavailable => Stop::HangUp,
+        })
+    }
+
+    /// As [`Session::fetch`], for one who knows better what it means if there is no such data.
+    pub(super) async fn try_fetch(
+        &self,
+        pieces: &[Piece],
+        gone: &mut Option<ChunkId>,
+    ) -> Result<Option<Payload>, FetchFailure> {
         let mut fetched = std::collections::HashMap::new();
         let began = self.shared.clock.monotonic();
         for piece in pieces {
@@ -264,14 +281,12 @@ impl Session {
                         return Ok(None);
                     }
                     Err(error @ (ChunkError::NotFound(_) | ChunkError::Corrupt(_))) => {
-                        tracing::error!(session = %self.view.session, %error, "file data is damaged");
-                        self.shared.counters.corrupt.count();
-                        return Err(Stop::Fail(FsError::Corrupt));
+                        return Err(FetchFailure::Damaged(error));
                     }
                     Err(error) => {
                         if self.shared.clock.monotonic().saturating_sub(began) > PATIENCE {
                             tracing::warn!(session = %self.view.session, %error, "read failed");
-                            return Err(Stop::HangUp);
+                            return Err(FetchFailure::Unavailable);
                         }
                         self.shared.clock.sleep(PAUSE).await;
                     }
@@ -279,7 +294,7 @@ impl Session {
             }
         }
         let payload = writeback::payload(pieces, |id| fetched.get(&id).cloned());
-        payload.map(Some).map_err(|_| Stop::HangUp)
+        payload.map(Some).map_err(|_| FetchFailure::Unavailable)
     }
 
     /// Stores a file's data until all of the write or commit is in the block map.
@@ -363,6 +378,14 @@ impl Session {
         let reply = stable_reply(request.call.xid, &view, stable);
         self.answer(&mut state, request.record, reply, to, ran)
     }
+}
+
+/// Why file data could not be fetched.
+pub(super) enum FetchFailure {
+    /// It is not stored, or not as it was.
+    Damaged(ChunkError),
+    /// The store fails for long.
+    Unavailable,
 }
 
 /// Why a load failed.

@@ -11,6 +11,7 @@ use metadata::layers::Layers;
 use metadata::session::{Fence, StoredReply};
 use parking_lot::MutexGuard;
 
+use super::changing::{Waited, Waiting};
 use super::exchange::{Held, Wanted};
 use super::freeze::Freezer;
 use super::holds::Holds;
@@ -40,6 +41,8 @@ pub(super) struct State {
     pub(super) held: Held,
     pub(super) calls: Calls,
     pub(super) parked: Vec<Parked>,
+    /// Changes of our own that wait until they are durable.
+    pub(super) waiting: Waiting,
     /// Replies that the next flush stores.
     pub(super) replies: Vec<StoredReply>,
     /// The right to flush; away while a flush runs.
@@ -84,6 +87,7 @@ impl State {
             held: Held::default(),
             calls,
             parked: Vec::new(),
+            waiting: Waiting::default(),
             replies: Vec::new(),
             fence: Some(fence),
             durable_totals: totals,
@@ -116,6 +120,7 @@ impl State {
     /// Sets the image back to what is stored, because the store has no room for more. Returns the
     /// replies that waited for what is lost.
     pub(super) fn set_back(&mut self, now: Duration) -> Vec<Parked> {
+        self.waiting.tell(Waited::SetBack);
         self.image.reset(self.durable_totals);
         self.replies.clear();
         self.generation += 1;

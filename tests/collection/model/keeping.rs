@@ -72,8 +72,8 @@ impl Process {
         let Ok(mut expired) = self.store.expired(self.workspace.0).await else {
             return;
         };
-        let before = expired.commits.len();
-        while !expired.commits.is_empty() {
+        let before = expired.commits().len();
+        while !expired.commits().is_empty() {
             match self.store.remove_expired(&mut expired).await {
                 Ok(Some(_)) => {}
                 Ok(None) | Err(_) => return,

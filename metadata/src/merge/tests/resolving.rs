@@ -517,6 +517,45 @@ fn what_is_not_known_is_refused() {
     }
 }
 
+/// Bug: what was found in another image, or resolved meanwhile, was resolved all the same, and the file
+/// of a side that somebody had decided to keep was deleted.
+#[test]
+fn what_the_image_does_not_hold_is_not_resolved() {
+    let mut world = World::new(
+        |fs| fs.write("f", "a"),
+        |fs| fs.write("f", "b"),
+        |fs| fs.write("f", "c"),
+    );
+    let conflict = world.conflicts().remove(0);
+    let id = Conflict::id(&conflict.encode());
+    assert_eq!(world.resolve("f", Take::Both), Ok(()));
+    let kept = world.result.lines();
+    for take in [OURS, THEIRS, Take::Both, Take::File] {
+        let home = Home::Unknown;
+        let asked = Resolve {
+            id,
+            conflict: &conflict,
+            take,
+            home,
+        };
+        let done = world
+            .result
+            .run(|image, cx| ops::resolve(image, cx, &asked));
+        assert_eq!(done.unwrap(), Err(Refusal::NotThere), "{take:?}");
+        assert_eq!(world.result.lines(), kept, "{take:?}");
+    }
+    // As one finds who has to ask the store.
+    let mut again = world.result.fork(9);
+    let asked = Resolve {
+        id,
+        conflict: &conflict,
+        take: OURS,
+        home: Home::Unknown,
+    };
+    let done = again.run(|image, cx| ops::resolve(image, cx, &asked));
+    assert_eq!(done.unwrap(), Err(Refusal::NotThere));
+}
+
 #[test]
 fn objects_are_found_where_they_are() {
     let mut world = World::new(

@@ -146,6 +146,10 @@ impl Fs {
                     .collect();
                 self.image.install_links(inode, found);
             }
+            Miss::Conflict(id) => {
+                let is_there = self.store.contains_key(&keys::conflict(&id)[..]);
+                self.image.install_conflict(id, is_there);
+            }
             Miss::InodeNumbers => panic!("out of numbers"),
         }
     }

@@ -5,13 +5,14 @@ use base::{CommitId, OperationId, Timestamp, WorkspaceId};
 use super::super::deletion::require_workspace;
 use super::super::{Store, StoreError, damaged};
 use super::PAGE;
-use super::commits::require_commit;
+use super::commits::{NewCommit, require_commit, write_commit};
 use super::operations::{bad_key, write_operation};
 use crate::keyspace;
 use crate::kv::{Isolation, KeyRange, RangeLimit, Transaction, pairs_of};
 use crate::record::operation::{Action, Actor, Cause, OperationRecord};
 use crate::record::reference::{RefChange, RefKind, RefLogRecord, RefName, RefRecord, RefState};
 use crate::transact::{Budget, Earlier};
+use crate::tree::Root;
 use crate::version::rfc3339;
 
 /// A ref.
@@ -243,22 +244,47 @@ impl Store {
             Err(error) => return Err(error),
         };
         self.change_ref(workspace, name, cause, &|seen| {
-            let state = require_at(seen, name, from)?;
-            let after = Some(RefState {
-                commit: to,
-                ..state
-            });
-            if state.kind == RefKind::Tag && from != to {
-                let why = format!(
-                    "tag {:?} stays where it is: delete it and make it anew",
-                    name.as_str()
-                );
-                return Err(StoreError::Refused { why });
-            }
-            is_kept(name, Some(state), after, forward)?;
-            Ok(after)
+            move_to(seen, name, (from, to), forward)
         })
         .await
+    }
+
+    /// Stores a merge, whose first parent is `from`, and moves a branch that is at `from` to it: both or
+    /// neither. Returns the commit and the operation.
+    ///
+    /// The caller holds the chunk store as for [`Store::put_commit`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Store::put_commit`] and [`Store::move_ref`]; `Invalid` if `from` is not the first parent.
+    ///
+    /// # Cancellation
+    ///
+    /// Not cancel-safe: it may or may not have been done.
+    pub async fn move_ref_to_merge(
+        &self,
+        workspace: WorkspaceId,
+        name: &RefName,
+        from: CommitId,
+        new: NewCommit,
+        cause: Cause,
+    ) -> Result<(CommitId, Option<OperationId>), StoreError> {
+        if new.parents.first() != Some(&from) {
+            let why = "a branch moves to a merge of what it has".to_owned();
+            return Err(StoreError::Invalid { why });
+        }
+        let (wanted, new) = (self.wanted(workspace, name, cause), &new);
+        self.copying(workspace, Root::from_bytes(*new.tree.as_bytes()));
+        self.transactor
+            .transact(Budget::default(), |txn, earlier| {
+                Box::pin(async move {
+                    let merged = write_commit(txn, workspace, new, wanted.now).await?.id;
+                    let decide = |seen: &RefSeen| move_to(seen, name, (from, merged), true);
+                    let moved = wanted.write(txn, earlier, &decide).await?;
+                    Ok((merged, moved))
+                })
+            })
+            .await
     }
 
     /// Removes a ref that is at `from`. Its log stays.
@@ -338,6 +364,17 @@ impl Store {
         .await
     }
 
+    fn wanted<'a>(&'a self, workspace: WorkspaceId, name: &'a RefName, cause: Cause) -> Wanted<'a> {
+        Wanted {
+            workspace,
+            name,
+            cause,
+            operation: self.new_operation(),
+            actor: &self.actor,
+            now: self.clock.wall(),
+        }
+    }
+
     /// Changes a ref as `decide` says, and logs it. Returns the operation; `None` if it says that
     /// already.
     pub(super) async fn change_ref(
@@ -347,14 +384,7 @@ impl Store {
         cause: Cause,
         decide: Decide<'_>,
     ) -> Result<Option<OperationId>, StoreError> {
-        let wanted = Wanted {
-            workspace,
-            name,
-            cause,
-            operation: self.new_operation(),
-            actor: &self.actor,
-            now: self.clock.wall(),
-        };
+        let wanted = self.wanted(workspace, name, cause);
         self.transactor
             .transact(Budget::default(), |txn, earlier| {
                 Box::pin(async move { wanted.write(txn, earlier, decide).await })
@@ -516,6 +546,29 @@ fn require_at(seen: &RefSeen, name: &RefName, from: CommitId) -> Result<RefState
             now: Some(state.commit),
         })
     }
+}
+
+/// A branch that is at `from`, moved; `forward` says that `to` comes from that.
+fn move_to(
+    seen: &RefSeen,
+    name: &RefName,
+    (from, to): (CommitId, CommitId),
+    forward: bool,
+) -> Result<Option<RefState>, StoreError> {
+    let state = require_at(seen, name, from)?;
+    let after = Some(RefState {
+        commit: to,
+        ..state
+    });
+    if state.kind == RefKind::Tag && from != to {
+        let why = format!(
+            "tag {:?} stays where it is: delete it and make it anew",
+            name.as_str()
+        );
+        return Err(StoreError::Refused { why });
+    }
+    is_kept(name, Some(state), after, forward)?;
+    Ok(after)
 }
 
 fn decode_entry(key: &[u8], value: &[u8]) -> Result<RefLogEntry, StoreError> {

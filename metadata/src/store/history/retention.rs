@@ -22,8 +22,15 @@ use crate::transact::Budget;
 /// Keys read at a time.
 const PAGE: usize = 1000;
 
-/// Most commits, or entries of a log, that a transaction removes.
+/// Most keys of logs that a transaction removes.
 const REMOVED_MAX: usize = 200;
+
+/// Most commits that a transaction removes: each reads all that names commits.
+const COMMITS_REMOVED_MAX: usize = 1000;
+
+/// Entries of the operation log may come to be this much later than their time says, in seconds:
+/// that is taken before their transaction, and by another process's clock.
+const LATE_SECONDS: u64 = 30 * 60;
 
 /// What a policy lets go.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +38,11 @@ pub struct Expired {
     /// The workspace.
     pub workspace: WorkspaceId,
     /// Commits, the newest first.
-    pub commits: Vec<CommitId>,
+    commits: Vec<CommitId>,
+    /// The same.
+    going: HashSet<CommitId>,
+    /// So many of the first are removed.
+    gone: usize,
     /// Those that are not let go.
     pub kept: u64,
     /// By which policy.
@@ -40,6 +51,16 @@ pub struct Expired {
     grown: Option<Bytes>,
     /// Entries of logs from before may go.
     cutoff: Timestamp,
+    /// Entries of the operation log from before were there to be read.
+    logged: Timestamp,
+}
+
+impl Expired {
+    /// The commits that are still to be removed, the newest first.
+    #[must_use]
+    pub fn commits(&self) -> &[CommitId] {
+        self.commits.get(self.gone..).unwrap_or_default()
+    }
 }
 
 /// What was removed of logs.
@@ -142,10 +163,13 @@ impl Store {
         let mut expired = Expired {
             workspace,
             commits: Vec::new(),
+            going: HashSet::new(),
+            gone: 0,
             kept: 0,
             policy,
             grown: None,
             cutoff: Timestamp::EPOCH,
+            logged: Timestamp::EPOCH,
         };
         let Some(policy) = policy else {
             return Ok(expired);
@@ -158,6 +182,7 @@ impl Store {
         let now = self.clock.wall();
         let seconds = now.seconds().saturating_sub(policy.keep_seconds);
         expired.cutoff = Timestamp::new(seconds, now.nanos());
+        expired.logged = Timestamp::new(now.seconds().saturating_sub(LATE_SECONDS), now.nanos());
         let commits = self.commits_with_parents(workspace).await?;
         let mut roots = self.named(workspace).await?;
         roots.extend(self.named_by_logs(workspace, expired.cutoff).await?);
@@ -177,6 +202,7 @@ impl Store {
         let needed = with_ancestors(&commits, roots);
         let unneeded = by_time.iter().map(|(_, id)| *id);
         expired.commits = unneeded.filter(|id| !needed.contains(id)).collect();
+        expired.going = expired.commits.iter().copied().collect();
         expired.kept = u64::try_from(needed.len()).unwrap_or(u64::MAX);
         Ok(expired)
     }
@@ -193,15 +219,13 @@ impl Store {
     /// Not cancel-safe: they may or may not have been removed.
     pub async fn remove_expired(&self, expired: &mut Expired) -> Result<Option<u64>, StoreError> {
         let workspace = expired.workspace;
-        let some: Vec<CommitId> = (expired.commits.iter().copied())
-            .take(REMOVED_MAX)
-            .collect();
-        if some.is_empty() {
+        let left = expired.commits();
+        let batch = left.get(..COMMITS_REMOVED_MAX).unwrap_or(left);
+        if batch.is_empty() {
             return Ok(Some(0));
         }
-        let going = &expired.commits.iter().copied().collect::<HashSet<_>>();
+        let (going, logged) = (&expired.going, expired.logged);
         let (policy, grown) = (expired.policy, &expired.grown);
-        let batch = &some;
         let is_removed = self
             .transactor
             .transact(Budget::default(), |txn, _| {
@@ -215,7 +239,17 @@ impl Store {
                     if txn.get(&key, Isolation::Serializable).await? != *grown {
                         return Ok(false);
                     }
-                    let named = named_in(txn, workspace, Isolation::Serializable).await?;
+                    let mut named = named_in(txn, workspace, Isolation::Serializable).await?;
+                    let log = KeyRange {
+                        start: keyspace::operation_log(workspace, logged, OperationId::new(0))
+                            .into(),
+                        end: keyspace::operation_log_all(workspace).end,
+                    };
+                    for (_, value) in all_of(txn, log, Isolation::Serializable).await? {
+                        let entry =
+                            OperationRecord::decode(&value).map_err(damaged("operation"))?;
+                        named.extend(commits_of(&entry.action));
+                    }
                     if named.iter().any(|id| going.contains(id)) {
                         return Ok(false);
                     }
@@ -229,11 +263,13 @@ impl Store {
         if !is_removed {
             return Ok(None);
         }
-        expired.commits.drain(..some.len());
-        Ok(Some(u64::try_from(some.len()).unwrap_or(u64::MAX)))
+        let count = batch.len();
+        expired.gone += count;
+        Ok(Some(u64::try_from(count).unwrap_or(u64::MAX)))
     }
 
-    /// Removes the entries of logs that are older than the policy keeps.
+    /// Removes the entries of logs that are older than the policy keeps, until the workspace has
+    /// another policy.
     ///
     /// # Errors
     ///
@@ -243,11 +279,21 @@ impl Store {
     ///
     /// Safe: calling again goes on.
     pub async fn remove_old_entries(&self, expired: &Expired) -> Result<LogsRemoved, StoreError> {
-        let (workspace, cutoff) = (expired.workspace, expired.cutoff);
         let mut removed = LogsRemoved::default();
-        if expired.policy.is_none() {
-            return Ok(removed);
+        if expired.policy.is_some() && self.remove_entries_of_refs(expired, &mut removed).await? {
+            self.remove_old_operations(expired, &mut removed).await?;
         }
+        Ok(removed)
+    }
+
+    /// Removes entries of refs' own logs. `false` if the workspace has another policy now.
+    async fn remove_entries_of_refs(
+        &self,
+        expired: &Expired,
+        removed: &mut LogsRemoved,
+    ) -> Result<bool, StoreError> {
+        let (workspace, cutoff) = (expired.workspace, expired.cutoff);
+        let count = &mut removed.ref_entries;
         let mut superseded = Vec::new();
         let mut last: Option<(Bytes, [u8; 16], Option<RefState>)> = None;
         let mut scan = Pages::new(keyspace::ref_logs(workspace));
@@ -263,30 +309,32 @@ impl Store {
                     _ => {}
                 }
                 last = is_old.then_some((key, hash, said));
-                removed.ref_entries += self
-                    .remove_when_many(workspace, cutoff, &mut superseded, 1)
-                    .await?;
+                let keys = &mut superseded;
+                if !self
+                    .remove_when_many(expired, keys, REMOVED_MAX, count)
+                    .await?
+                {
+                    return Ok(false);
+                }
             }
         }
         superseded.extend(
             last.filter(|(.., state)| state.is_none())
                 .map(|(old, ..)| old),
         );
-        removed.ref_entries += self
-            .remove_when_many(workspace, cutoff, &mut superseded, 0)
-            .await?;
-        removed.operations = self.remove_old_operations(workspace, cutoff).await?;
-        Ok(removed)
+        self.remove_when_many(expired, &mut superseded, 1, count)
+            .await
     }
 
-    /// Removes what is older than `cutoff` of the operation log, but for what the logs of refs still
-    /// lead to.
+    /// Removes what is old of the operation log, but for what the logs of refs still lead to, until
+    /// the workspace has another policy.
     async fn remove_old_operations(
         &self,
-        workspace: WorkspaceId,
-        cutoff: Timestamp,
-    ) -> Result<u64, StoreError> {
-        let (mut removed, mut old) = (0, Vec::new());
+        expired: &Expired,
+        removed: &mut LogsRemoved,
+    ) -> Result<(), StoreError> {
+        let (workspace, cutoff) = (expired.workspace, expired.cutoff);
+        let (mut old, mut keys) = (Vec::new(), 0);
         let mut scan = Pages::new(KeyRange {
             start: keyspace::operation_log_all(workspace).start,
             end: keyspace::operation_log(workspace, cutoff, OperationId::new(0)).into(),
@@ -304,37 +352,45 @@ impl Store {
                         Err(error) => return Err(error),
                     }
                 }
-                removed += 1;
                 old.push(key);
                 old.push(keyspace::operation(workspace, id).into());
-                self.remove_when_many(workspace, cutoff, &mut old, 1)
-                    .await?;
+                let going = self.remove_when_many(expired, &mut old, REMOVED_MAX, &mut keys);
+                if !going.await? {
+                    removed.operations = keys / 2;
+                    return Ok(());
+                }
             }
         }
-        self.remove_when_many(workspace, cutoff, &mut old, 0)
+        self.remove_when_many(expired, &mut old, 1, &mut keys)
             .await?;
-        Ok(removed)
+        removed.operations = keys / 2;
+        Ok(())
     }
 
-    /// Removes keys of logs if there are enough of them for a transaction, or any and `least` is 0.
-    /// Tells how many.
+    /// Removes keys of logs if there are at least `least` of them, and counts them. `false` if the
+    /// workspace has another policy than the one that lets them go: nothing is removed then.
     async fn remove_when_many(
         &self,
-        workspace: WorkspaceId,
-        cutoff: Timestamp,
+        expired: &Expired,
         keys: &mut Vec<Bytes>,
         least: usize,
-    ) -> Result<u64, StoreError> {
-        if keys.is_empty() || (least > 0 && keys.len() < REMOVED_MAX) {
-            return Ok(0);
+        count: &mut u64,
+    ) -> Result<bool, StoreError> {
+        if keys.len() < least {
+            return Ok(true);
         }
+        let (workspace, cutoff, policy) = (expired.workspace, expired.cutoff, expired.policy);
         let batch: &[Bytes] = keys;
-        self.transactor
+        let is_removed = self
+            .transactor
             .transact(Budget::default(), |txn, _| {
                 // Right however often it is applied: what is gone stays so.
                 Box::pin(async move {
                     require_workspace(txn, workspace).await?;
                     let mut record = retention_of(txn, workspace).await?;
+                    if record.policy != policy {
+                        return Ok(false);
+                    }
                     let horizon = record.horizon.unwrap_or_default().max(cutoff);
                     if record.horizon != Some(horizon) {
                         record.horizon = Some(horizon);
@@ -343,13 +399,15 @@ impl Store {
                     for key in batch {
                         txn.clear(key);
                     }
-                    Ok::<(), StoreError>(())
+                    Ok::<bool, StoreError>(true)
                 })
             })
             .await?;
-        let count = u64::try_from(keys.len()).unwrap_or(u64::MAX);
-        keys.clear();
-        Ok(count)
+        if is_removed {
+            *count += u64::try_from(keys.len()).unwrap_or(u64::MAX);
+            keys.clear();
+        }
+        Ok(is_removed)
     }
 
     async fn commits_with_parents(
@@ -534,7 +592,7 @@ async fn commit_of_session(
 }
 
 /// The commits that an operation names, before and after.
-fn commits_of(action: &Action) -> Vec<CommitId> {
+pub(crate) fn commits_of(action: &Action) -> Vec<CommitId> {
     let named = match action {
         Action::SessionOpened { commit, .. }
         | Action::SessionForked { commit, .. }

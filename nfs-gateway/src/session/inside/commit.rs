@@ -14,7 +14,7 @@ use metadata::version::IdPrefix;
 use metadata::{FsError, Miss, OpError};
 use parking_lot::Mutex;
 
-use super::super::slow::LOADS_MAX;
+use super::super::slow::{FetchFailure, LOADS_MAX};
 use super::trouble::Trouble;
 use super::{Object, Request, Session};
 use crate::handle::Selector;
@@ -48,8 +48,8 @@ pub(crate) struct OpenCommit {
     id: CommitId,
     image: Mutex<Image>,
     layers: Layers,
-    /// Held by a call from its first load until it has run with all it missed. Only who holds it
-    /// evicts, so no load is in vain.
+    /// Held by a call from its first load until it has run with all it missed, and not while it
+    /// fetches content. Only who holds it evicts, so no load is in vain.
     loading: tokio::sync::Mutex<()>,
 }
 
@@ -144,10 +144,7 @@ impl Session {
             let step = self.step_on_commit(&open, &view, request);
             match step {
                 Step::Reply(reply) => {
-                    if loading.is_some() {
-                        let memory_max = self.shared.options.session_memory_bytes;
-                        open.limit_memory(memory_max.min(IMAGE_BYTES_MAX));
-                    }
+                    self.loaded(&open, loading);
                     return Ok(reply);
                 }
                 Step::Load(misses) => {
@@ -157,7 +154,16 @@ impl Session {
                     self.load_commit(&open, &misses).await?;
                 }
                 Step::Read(read) => {
-                    if let Some(payload) = self.fetch(&read.pieces, &mut gone).await? {
+                    self.loaded(&open, loading.take());
+                    let fetched = self.try_fetch(&read.pieces, &mut gone).await;
+                    let fetched = match fetched {
+                        Ok(fetched) => fetched,
+                        Err(FetchFailure::Unavailable) => return Err(Trouble::Unavailable),
+                        Err(FetchFailure::Damaged(error)) => {
+                            return Err(self.explain_damage(&open, &error.to_string()).await);
+                        }
+                    };
+                    if let Some(payload) = fetched {
                         let attributes = Some(view.fattr(&read.file));
                         let eof = read.end;
                         let ok = ReadOk { attributes, eof };
@@ -169,6 +175,14 @@ impl Session {
             }
         }
         Err(Trouble::Unavailable)
+    }
+
+    /// A call has all it missed: others may load.
+    fn loaded(&self, open: &OpenCommit, loading: Option<tokio::sync::MutexGuard<'_, ()>>) {
+        if loading.is_some() {
+            let memory_max = self.shared.options.session_memory_bytes;
+            open.limit_memory(memory_max.min(IMAGE_BYTES_MAX));
+        }
     }
 
     fn step_on_commit(&self, open: &OpenCommit, view: &View, request: &Request<'_>) -> Step {
@@ -276,25 +290,25 @@ impl Session {
                     if trouble != Trouble::Fail(FsError::Corrupt) {
                         return Err(trouble);
                     }
-                    return self.explain_damage(open, &error.to_string()).await;
+                    return Err(self.explain_damage(open, &error.to_string()).await);
                 }
             }
         }
         Ok(())
     }
 
-    /// A tree that cannot be read is damaged, unless its commit is gone.
-    async fn explain_damage(&self, open: &OpenCommit, error: &str) -> Result<(), Trouble> {
+    /// A tree that cannot be read, or a file of it, is damaged, unless the commit is gone.
+    async fn explain_damage(&self, open: &OpenCommit, error: &str) -> Trouble {
         let workspace = self.record.workspace;
         let selector = Selector::of_commit(open.id);
         self.shared.commits.forget((workspace, selector));
         match self.shared.store.commit(workspace, open.id).await {
-            Err(StoreError::NotFound { .. }) => Err(FsError::Stale.into()),
-            Err(StoreError::Unavailable(_)) => Err(Trouble::Unavailable),
+            Err(StoreError::NotFound { .. }) => FsError::Stale.into(),
+            Err(StoreError::Unavailable(_)) => Trouble::Unavailable,
             Ok(_) | Err(_) => {
                 tracing::error!(commit = %open.id, error, "stored data is damaged");
                 self.shared.counters.corrupt.count();
-                Err(FsError::Corrupt.into())
+                FsError::Corrupt.into()
             }
         }
     }

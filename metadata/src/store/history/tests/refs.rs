@@ -405,3 +405,60 @@ async fn the_operation_log_is_read_from_the_newest_on() {
         assert!(refused.to_string().contains(part), "{refused}");
     }
 }
+
+/// Bug: of a publish that lost the race for its branch a merge was left that nothing names.
+#[tokio::test]
+async fn a_merge_and_its_branch_are_one_change() {
+    let world = World::new().await;
+    let (store, workspace) = (&world.store, world.workspace);
+    let one = world.commit("1", &[]).await;
+    let two = world.commit("2", &[one]).await;
+    let other = world.commit("other", &[one]).await;
+    world.create("main", two).await;
+    store
+        .protect_ref(workspace, &named("main"))
+        .await
+        .unwrap()
+        .unwrap();
+    let tag = RefState {
+        kind: RefKind::Tag,
+        ..branch(two)
+    };
+    let v1 = named("v1");
+    let tagged = store.create_ref(workspace, &v1, tag, Cause::Asked);
+    tagged.await.unwrap();
+    let before = world.stored().await;
+    let missing = CommitId::new([9; 32]);
+    let merge = async |name: &str, from, parents: [CommitId; 2]| {
+        let new = new_commit("merge", &parents);
+        let name = named(name);
+        let done = store.move_ref_to_merge(workspace, &name, from, new, Cause::Asked);
+        done.await
+    };
+    let lost = merge("main", one, [one, other]).await;
+    let now = Some(two);
+    assert!(matches!(lost, Err(StoreError::Changed { now: at, .. }) if at == now));
+    let none = merge("none", two, [two, other]).await;
+    assert!(matches!(none, Err(StoreError::NotFound { .. })));
+    let unknown = merge("main", two, [two, missing]).await;
+    assert!(matches!(unknown, Err(StoreError::NotFound { .. })));
+    let tag = merge("v1", two, [two, other]).await;
+    assert!(matches!(tag, Err(StoreError::Refused { .. })));
+    // It would cut the branch's history.
+    let aside = merge("main", two, [other, two]).await;
+    assert!(matches!(aside, Err(StoreError::Invalid { .. })));
+    assert_eq!(world.stored().await, before);
+    assert_eq!(world.at("main").await.unwrap().commit, two);
+
+    let (made, operation) = merge("main", two, [two, other]).await.unwrap();
+    assert_eq!(world.at("main").await.unwrap().commit, made);
+    let record = store.commit(workspace, made).await.unwrap().record;
+    assert_eq!(record.parents, [two, other]);
+    assert_eq!(world.stored().await.len(), before.len() + 1);
+    let logged = store.operation(workspace, operation.unwrap()).await;
+    assert!(matches!(
+        logged.unwrap().record.action,
+        Action::RefChanged { .. }
+    ));
+    world.assert_clean().await;
+}

@@ -2,13 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use base::SessionId;
+use base::{GatewayId, SessionId};
 
 use super::*;
+use crate::image::Totals;
 use crate::kv::{Isolation, KeyRange, RangeLimit};
 use crate::record::retention::Policy;
 use crate::record::session::Identity;
+use crate::session::{Exchange, FlushBatch, FlushError, take_over};
 use crate::store::OpenSession;
+use crate::tree::{MemoryTrees, Root};
 use crate::{keyspace, keyspace::Key};
 
 const HOUR: u64 = 3600;
@@ -33,7 +36,7 @@ impl World {
         let mut expired = self.store.expired(self.workspace).await.unwrap();
         let logs = self.store.remove_old_entries(&expired).await.unwrap();
         let mut removed = 0;
-        while !expired.commits.is_empty() {
+        while !expired.commits().is_empty() {
             removed += self
                 .store
                 .remove_expired(&mut expired)
@@ -45,7 +48,7 @@ impl World {
         (removed, logs.operations + logs.ref_entries)
     }
 
-    async fn stored(&self) -> BTreeSet<CommitId> {
+    pub(super) async fn stored(&self) -> BTreeSet<CommitId> {
         let mut stored = BTreeSet::new();
         let mut range = keyspace::commits_of(self.workspace);
         loop {
@@ -80,6 +83,49 @@ impl World {
         let opened = self.store.open_session(TenantId::DEFAULT, open).await?;
         Ok(opened.session.id)
     }
+
+    async fn close_all(&self) {
+        let sessions = self.store.sessions(TenantId::DEFAULT, None, None, 9).await;
+        for session in sessions.unwrap() {
+            let closed = self.store.close_session(TenantId::DEFAULT, session.id);
+            closed.await.unwrap();
+        }
+    }
+
+    /// Gives a session another image, as a restore from outside does, and says that it had the one
+    /// of this commit.
+    async fn exchange(&self, id: SessionId, before: CommitId) -> Result<(), FlushError> {
+        let trees = MemoryTrees::default();
+        let owner = take_over(self.kv.as_ref(), &trees, id, GatewayId::new(1), 1);
+        let mut owner = owner.await.unwrap();
+        let restored = Action::SessionRestored {
+            session: id,
+            before: Some(before),
+            after: None,
+        };
+        let exchange = Exchange {
+            root: Root::from_bytes([7; 32]),
+            commit: owner.session.commit,
+            commit_after: owner.session.commit,
+            changed: Vec::new(),
+            operation: self.store.new_operation(),
+            time: self.clock_wall(),
+            log: self.store.log_entry(restored),
+        };
+        let batch = FlushBatch {
+            totals: Totals {
+                numbers: owner.totals.numbers,
+                ..Totals::default()
+            },
+            exchange: Some(Box::new(exchange)),
+            ..FlushBatch::default()
+        };
+        let flushed = owner
+            .fence
+            .flush(self.kv.as_ref(), &owner.layers, &batch)
+            .await;
+        flushed.map(drop)
+    }
 }
 
 #[tokio::test]
@@ -88,7 +134,7 @@ async fn without_a_policy_nothing_is_let_go() {
     world.commit("left behind", &[]).await;
     world.pass(1_000_000_000);
     let expired = world.store.expired(world.workspace).await.unwrap();
-    assert!(expired.commits.is_empty());
+    assert!(expired.commits().is_empty());
     assert_eq!(world.expire().await, (0, 0));
     let workspaces = world.store.workspaces_with_policy().await.unwrap();
     assert!(workspaces.is_empty());
@@ -244,14 +290,23 @@ async fn naming_what_is_to_go_stops_its_removal() {
     let base = world.commit("base", &[]).await;
     let tip = world.commit("tip", &[base]).await;
     world.pass(2 * HOUR);
-    let names: [&str; 4] = ["ref", "pin", "session", "policy"];
+    let names = ["ref", "pin", "session", "policy", "log", "restore"];
     for name in names {
         let mut expired = world.store.expired(world.workspace).await.unwrap();
-        assert_eq!(expired.commits, [tip, base]);
+        assert_eq!(expired.commits(), [tip, base]);
         match name {
             "ref" => drop(world.create("late", base).await),
             "pin" => drop(world.store.pin(world.workspace, base, "").await.unwrap()),
             "session" => drop(world.open_at(Some(base)).await.unwrap()),
+            // It is gone again, but what was logged of it can be asked for.
+            "log" => {
+                world.open_at(Some(base)).await.unwrap();
+                world.close_all().await;
+            }
+            "restore" => {
+                let session = world.open_at(None).await.unwrap();
+                world.exchange(session, base).await.unwrap();
+            }
             _ => world.keep(policy(3, 0)).await,
         }
         let removed = world.store.remove_expired(&mut expired).await.unwrap();
@@ -266,13 +321,7 @@ async fn naming_what_is_to_go_stops_its_removal() {
                     .unwrap(),
             ),
             "pin" => world.store.unpin(world.workspace, base).await.unwrap(),
-            "session" => {
-                let sessions = world.store.sessions(TenantId::DEFAULT, None, None, 9).await;
-                for session in sessions.unwrap() {
-                    let closed = world.store.close_session(TenantId::DEFAULT, session.id);
-                    closed.await.unwrap();
-                }
-            }
+            "session" | "log" | "restore" => world.close_all().await,
             _ => world.keep(policy(1, 0)).await,
         }
         // What was done is itself kept for a while.
@@ -288,7 +337,60 @@ async fn naming_what_is_to_go_stops_its_removal() {
     assert!(matches!(late, Err(StoreError::NotFound { .. })));
     let late = world.store.pin(world.workspace, tip, "").await;
     assert!(matches!(late, Err(StoreError::NotFound { .. })));
+    let session = world.open_at(None).await.unwrap();
+    let late = world.exchange(session, base).await;
+    assert!(matches!(late, Err(FlushError::Gone)), "{late:?}");
     world.assert_clean().await;
+}
+
+/// Bug: entries of logs went by a policy that was not there any more.
+#[tokio::test]
+async fn another_policy_stops_the_removal_of_entries() {
+    let world = World::new().await;
+    world.keep(policy(1, 0)).await;
+    let commit = world.commit("base", &[]).await;
+    world.create("main", commit).await;
+    for _ in 0..3 {
+        world.open_at(Some(commit)).await.unwrap();
+        world.close_all().await;
+    }
+    world.pass(2 * HOUR);
+    let expired = world.store.expired(world.workspace).await.unwrap();
+    for other in [None, policy(9, 0)] {
+        world.keep(other).await;
+        let removed = world.store.remove_old_entries(&expired).await.unwrap();
+        assert_eq!(removed, LogsRemoved::default(), "{other:?}");
+        let kept = world.store.retention(world.workspace).await.unwrap();
+        assert_eq!((kept.policy, kept.horizon), (other, None));
+        let entries = world.store.operations(world.workspace, None, 100).await;
+        assert_eq!(entries.unwrap().len(), 7, "{other:?}");
+    }
+    world.keep(policy(1, 0)).await;
+    let removed = world.store.remove_old_entries(&expired).await.unwrap();
+    assert_eq!(removed.operations, 6);
+    world.assert_clean().await;
+}
+
+/// A transaction removes many commits, and the newest first.
+#[tokio::test]
+async fn many_commits_go_in_few_transactions() {
+    let world = World::new().await;
+    world.keep(policy(1, 0)).await;
+    let mut tip = world.commit("0", &[]).await;
+    for number in 1..1100 {
+        tip = world.commit(&number.to_string(), &[tip]).await;
+    }
+    world.pass(2 * HOUR);
+    let mut expired = world.store.expired(world.workspace).await.unwrap();
+    assert_eq!(expired.commits().len(), 1100);
+    let removed = world.store.remove_expired(&mut expired).await.unwrap();
+    assert_eq!(removed, Some(1000));
+    assert_eq!(expired.commits().len(), 100);
+    world.assert_clean().await;
+    let removed = world.store.remove_expired(&mut expired).await.unwrap();
+    assert_eq!((removed, expired.commits()), (Some(100), &[][..]));
+    let removed = world.store.remove_expired(&mut expired).await.unwrap();
+    assert_eq!((removed, world.stored().await.len()), (Some(0), 0));
 }
 
 /// Everything that a workspace had, by itself: no retention.
@@ -453,7 +555,7 @@ async fn at_random_exactly_what_is_needed_stays() {
             let mut expired = world.store.expired(world.workspace).await.unwrap();
             if rng.u64().is_multiple_of(3) {
                 // Something happens in between.
-                let going: HashSet<_> = expired.commits.iter().copied().collect();
+                let going: HashSet<_> = expired.commits().iter().copied().collect();
                 for _ in 0..3 {
                     step(&world, &mut model, &rng).await;
                 }
