@@ -364,6 +364,7 @@ fn gateway_options(settings: &Settings) -> GatewayOptions {
             connections_max: usize::try_from(settings.connections_max).unwrap_or(usize::MAX),
             ..ServerLimits::default()
         },
+        ..GatewayOptions::default()
     }
 }
 
