@@ -262,6 +262,8 @@ impl Importing {
         with: Attributes,
         size: u64,
     ) -> Result<(), TransferError> {
+        // Before anything of it comes: blocks have numbers only up to there.
+        self.import.check_size(path, size)?;
         let inode = self.import.file(path, with).await?;
         self.file = Some(File {
             path: path.to_vec(),
@@ -274,15 +276,20 @@ impl Importing {
         Ok(())
     }
 
-    /// Content of the file, from `offset` on. Offsets rise.
+    /// Content of the file, from `offset` on. Offsets rise, and it ends within the file's size.
     ///
     /// # Errors
     ///
     /// See [`TransferError`].
     pub async fn data(&mut self, mut offset: u64, data: &[u8]) -> Result<(), TransferError> {
         let block_bytes = u64::from(self.workspace.record.block_bytes.max(1));
+        if let Some(file) = &self.file {
+            let end = offset.saturating_add(u64::try_from(data.len()).unwrap_or(u64::MAX));
+            self.import.check_size(&file.path, end)?;
+        }
         let mut rest = data;
         while !rest.is_empty() {
+            // It fits: that was checked.
             let index = u32::try_from(offset / block_bytes).unwrap_or(u32::MAX);
             if self.file.as_ref().is_some_and(|file| file.index != index) {
                 self.seal().await?;
