@@ -39,9 +39,9 @@ mod tests {
             "kernel tier: inside",
         ),
         // Nothing wrote the file here.
-        ("holdfast cat main hello.txt", "control/tests/reading.rs"),
-        ("holdfast log --path hello.txt", "control/tests/reading.rs"),
-        ("holdfast blame main hello.txt", "control/tests/reading.rs"),
+        ("holdfast cat main hello.txt", "control/tests/reading"),
+        ("holdfast log --path hello.txt", "control/tests/reading"),
+        ("holdfast blame main hello.txt", "control/tests/reading"),
     ];
 
     struct Server {

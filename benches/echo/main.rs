@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use bench_suite::Error;
 use bench_suite::echo::{self, Replies};
+use bench_suite::measure::exit_code;
 use clap::Parser;
 
 /// Answers each record with one of the length it asks for.
@@ -32,12 +33,5 @@ fn serve(arguments: &Arguments) -> Result<(), Error> {
 }
 
 fn main() -> ExitCode {
-    match serve(&Arguments::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            // Nothing is left to do if standard error is closed.
-            drop(writeln!(std::io::stderr(), "echo: {error}"));
-            ExitCode::FAILURE
-        }
-    }
+    exit_code("echo", serve(&Arguments::parse()))
 }

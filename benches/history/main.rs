@@ -1,7 +1,6 @@
 //! What forks, deep forks, publishes and merges cost, and whether that depends on how many files
 //! the workspace has and how much of a session is not published.
 
-use std::io::Write as _;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -12,6 +11,7 @@ use bench_suite::Error;
 use bench_suite::api::Api;
 use bench_suite::connection::Connection;
 use bench_suite::many::{self, CreateMany};
+use bench_suite::measure::{Spread, exit_code, print, timed};
 use clap::Parser;
 use serde::Serialize;
 
@@ -63,38 +63,6 @@ struct Arguments {
     json: bool,
 }
 
-/// Some durations, in milliseconds.
-#[derive(Clone, Copy, Debug, Serialize)]
-struct Spread {
-    p50_ms: f64,
-    p99_ms: f64,
-    max_ms: f64,
-}
-
-impl Spread {
-    fn of(mut durations: Vec<Duration>) -> Self {
-        durations.sort_unstable();
-        let at = |percent: usize| {
-            let place = (durations.len().saturating_sub(1) * percent).div_ceil(100);
-            durations
-                .get(place)
-                .map_or(0.0, |duration| duration.as_secs_f64() * 1000.0)
-        };
-        Self {
-            p50_ms: at(50),
-            p99_ms: at(99),
-            max_ms: at(100),
-        }
-    }
-
-    fn text(&self) -> String {
-        format!(
-            "p50 {:>8.3} ms, p99 {:>8.3} ms, max {:>8.3} ms",
-            self.p50_ms, self.p99_ms, self.max_ms
-        )
-    }
-}
-
 /// Forks of one session.
 #[derive(Debug, Serialize)]
 struct Forks {
@@ -134,12 +102,6 @@ struct Bench {
 }
 
 impl Bench {
-    fn timed<T>(&self, what: impl FnOnce() -> Result<T, Error>) -> Result<(Duration, T), Error> {
-        let start = self.clock.monotonic();
-        let value = what()?;
-        Ok((self.clock.monotonic().saturating_sub(start), value))
-    }
-
     fn connect(&self) -> Result<Connection, Error> {
         Connection::open(self.arguments.nfs)
     }
@@ -179,14 +141,14 @@ impl Bench {
     fn forks(&mut self, workspace: &str, pending: u64) -> Result<Forks, Error> {
         let source = self.api.open_session(workspace)?;
         self.change(&source.mount_path, pending)?;
-        let (first, _) = self.timed(|| self.api.fork(&source.id))?;
+        let (first, _) = timed(self.clock.as_ref(), || self.api.fork(&source.id))?;
         let (mut quiet, mut busy) = (Vec::new(), Vec::new());
         for _ in 0..self.arguments.forks {
-            quiet.push(self.timed(|| self.api.fork(&source.id))?.0);
+            quiet.push(timed(self.clock.as_ref(), || self.api.fork(&source.id))?.0);
         }
         for _ in 0..self.arguments.forks {
             self.change(&source.mount_path, 1)?;
-            busy.push(self.timed(|| self.api.fork(&source.id))?.0);
+            busy.push(timed(self.clock.as_ref(), || self.api.fork(&source.id))?.0);
         }
         Ok(Forks {
             pending,
@@ -203,7 +165,7 @@ impl Bench {
         let mut looks = Vec::new();
         for number in 0..DIRECTORIES {
             let name = directory_name(number);
-            let (time, ()) = self.timed(|| {
+            let (time, ()) = timed(self.clock.as_ref(), || {
                 let found = many::find_directory(&mut connection, &root, name.as_bytes())?;
                 many::find(&mut connection, &found, 0)
             })?;
@@ -255,7 +217,7 @@ impl Bench {
 
     /// Publishes, and sees that it came about as it was to.
     fn publish(&self, session: &str, wanted: &str) -> Result<Duration, Error> {
-        let (time, outcome) = self.timed(|| self.api.publish(session))?;
+        let (time, outcome) = timed(self.clock.as_ref(), || self.api.publish(session))?;
         if outcome != wanted {
             return Err(Error::Wrong(format!(
                 "a publish that should be {wanted} is {outcome}"
@@ -270,7 +232,7 @@ impl Bench {
         let workspace = workspace.as_str();
         self.api.create_workspace(workspace)?;
         let first = self.api.open_session(workspace)?;
-        let (fill, ()) = self.timed(|| self.fill(&first.mount_path, files))?;
+        let (fill, ()) = timed(self.clock.as_ref(), || self.fill(&first.mount_path, files))?;
         let first_publish = self.publish(&first.id, "created")?;
         let mut forks = Vec::new();
         for pending in self.arguments.pending.clone() {
@@ -333,24 +295,9 @@ fn measure() -> Result<(), Error> {
         .into_iter()
         .map(|files| bench.row(files))
         .collect::<Result<_, _>>()?;
-    let mut text = if bench.arguments.json {
-        serde_json::to_string_pretty(&rows).map_err(|error| Error::Setup(error.to_string()))?
-    } else {
-        rows.iter().map(Row::text).collect()
-    };
-    text.push('\n');
-    std::io::stdout()
-        .write_all(text.as_bytes())
-        .map_err(Error::io("print the report"))
+    print(&rows, bench.arguments.json, Row::text)
 }
 
 fn main() -> ExitCode {
-    match measure() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            // Nothing is left to do if standard error is closed.
-            drop(writeln!(std::io::stderr(), "history: {error}"));
-            ExitCode::FAILURE
-        }
-    }
+    exit_code("history", measure())
 }

@@ -11,6 +11,7 @@ use base::{Clock, SystemClock};
 use bench_suite::Error;
 use bench_suite::api::Api;
 use bench_suite::connection::Connection;
+use bench_suite::measure::exit_code;
 use bench_suite::report::float;
 use clap::Parser;
 use serde::Serialize;
@@ -235,12 +236,5 @@ fn measure() -> Result<(), Error> {
 }
 
 fn main() -> ExitCode {
-    match measure() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            // Nothing is left to do if standard error is closed.
-            drop(writeln!(std::io::stderr(), "memory: {error}"));
-            ExitCode::FAILURE
-        }
-    }
+    exit_code("memory", measure())
 }

@@ -1,7 +1,6 @@
 //! How long it takes from asking for a session to its first attributes, and whether that depends
 //! on how many files the workspace has.
 
-use std::io::Write as _;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -12,6 +11,7 @@ use bench_suite::Error;
 use bench_suite::api::Api;
 use bench_suite::connection::Connection;
 use bench_suite::many::{self, CreateMany};
+use bench_suite::measure::{Spread, exit_code, print, timed};
 use clap::Parser;
 use serde::Serialize;
 
@@ -62,34 +62,6 @@ struct Arguments {
     json: bool,
 }
 
-/// Median and longest of some durations, in milliseconds.
-#[derive(Debug, Serialize)]
-struct Spread {
-    p50_ms: f64,
-    max_ms: f64,
-}
-
-impl Spread {
-    fn of(mut durations: Vec<Duration>) -> Self {
-        durations.sort_unstable();
-        let ms = |duration: Option<&Duration>| {
-            duration.map_or(0.0, |duration| duration.as_secs_f64() * 1000.0)
-        };
-        Self {
-            p50_ms: ms(durations.get(durations.len() / 2)),
-            max_ms: ms(durations.last()),
-        }
-    }
-
-    fn met(&self, aim: Duration) -> &'static str {
-        if self.p50_ms <= aim.as_secs_f64() * 1000.0 {
-            "met"
-        } else {
-            "missed"
-        }
-    }
-}
-
 /// What one number of files showed.
 #[derive(Debug, Serialize)]
 struct Row {
@@ -112,12 +84,6 @@ struct Bench {
 }
 
 impl Bench {
-    fn timed<T>(&self, what: impl FnOnce() -> Result<T, Error>) -> Result<(Duration, T), Error> {
-        let start = self.clock.monotonic();
-        let value = what()?;
-        Ok((self.clock.monotonic().saturating_sub(start), value))
-    }
-
     fn fill(&self, path: &str, files: u64) -> Result<(), Error> {
         let (mut mount, mut connection) = self.connect()?;
         let root = mount.mount(path)?;
@@ -145,7 +111,7 @@ impl Bench {
     /// Time from MNT to the first attributes.
     fn mount(&self, path: &str) -> Result<Duration, Error> {
         let (mut mount, mut nfs) = self.connect()?;
-        let (time, ()) = self.timed(|| {
+        let (time, ()) = timed(self.clock.as_ref(), || {
             let root = mount.mount(path)?;
             nfs.touch(&root)
         })?;
@@ -154,13 +120,13 @@ impl Bench {
 
     fn row(&self, files: u64) -> Result<Row, Error> {
         let filled = self.api.open_session(&self.arguments.workspace)?.mount_path;
-        let (fill, ()) = self.timed(|| self.fill(&filled, files))?;
+        let (fill, ()) = timed(self.clock.as_ref(), || self.fill(&filled, files))?;
         let mut open = Vec::new();
         let mut mount_new = Vec::new();
         let mut mount_filled = Vec::new();
         for _ in 0..self.arguments.rounds {
             let workspace = &self.arguments.workspace;
-            let (time, session) = self.timed(|| self.api.open_session(workspace))?;
+            let (time, session) = timed(self.clock.as_ref(), || self.api.open_session(workspace))?;
             open.push(time);
             mount_new.push(self.mount(&session.mount_path)?);
             mount_filled.push(self.mount(&filled)?);
@@ -176,6 +142,15 @@ impl Bench {
     }
 }
 
+/// Whether half of the durations kept to the aim.
+fn met(spread: &Spread, aim: Duration) -> &'static str {
+    if spread.p50_ms <= aim.as_secs_f64() * 1000.0 {
+        "met"
+    } else {
+        "missed"
+    }
+}
+
 impl Row {
     fn text(&self) -> String {
         let line = |what: &str, spread: &Spread, aim: Duration| {
@@ -184,7 +159,7 @@ impl Row {
                 spread.p50_ms,
                 spread.max_ms,
                 aim.as_millis(),
-                spread.met(aim)
+                met(spread, aim)
             )
         };
         let mut text = format!(
@@ -214,24 +189,9 @@ fn measure() -> Result<(), Error> {
     let rows: Vec<Row> = files
         .map(|files| bench.row(*files))
         .collect::<Result<_, _>>()?;
-    let mut text = if bench.arguments.json {
-        serde_json::to_string_pretty(&rows).map_err(|error| Error::Setup(error.to_string()))?
-    } else {
-        rows.iter().map(Row::text).collect()
-    };
-    text.push('\n');
-    std::io::stdout()
-        .write_all(text.as_bytes())
-        .map_err(Error::io("print the report"))
+    print(&rows, bench.arguments.json, Row::text)
 }
 
 fn main() -> ExitCode {
-    match measure() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            // Nothing is left to do if standard error is closed.
-            drop(writeln!(std::io::stderr(), "open: {error}"));
-            ExitCode::FAILURE
-        }
-    }
+    exit_code("open", measure())
 }

@@ -12,6 +12,7 @@ pub mod echo;
 mod error;
 mod inbox;
 pub mod many;
+pub mod measure;
 pub mod nfs;
 mod outgoing;
 mod pattern;

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use base::{Clock, DomainId, SystemClock, Tasks};
 use bench_suite::Error;
+use bench_suite::measure::exit_code;
 use bench_suite::report::float;
 use clap::Parser;
 use metadata::tree::{Edited, MemoryNodes, NodeCache, Root, Tree, TreeKeys};
@@ -338,12 +339,5 @@ fn measure() -> Result<(), Error> {
 }
 
 fn main() -> ExitCode {
-    match measure() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            // Nothing is left to do if standard error is closed.
-            drop(writeln!(std::io::stderr(), "tree: {error}"));
-            ExitCode::FAILURE
-        }
-    }
+    exit_code("tree", measure())
 }

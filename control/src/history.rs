@@ -11,7 +11,7 @@ use metadata::store::{CommitInfo, OperationInfo, RefInfo};
 use nfs_gateway::{About, Outcome};
 use serde::{Deserialize, Serialize};
 
-use crate::reading::{bytes_of, text_of};
+use crate::reading::ChangedPath;
 use crate::types::show_time;
 
 /// What a commit is to say.
@@ -135,26 +135,9 @@ pub struct Published {
 /// A file that differs between two versions.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Change {
-    /// `added`, `removed`, `modified`, `renamed` or `type-changed`.
-    pub what: String,
-    /// Its path; for what was removed, the one it had.
-    pub path: String,
-    /// The path's bytes, behind percent signs, if the path is not UTF-8.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path_bytes: Option<String>,
-    /// For what was renamed, the path it had.
-    pub old_path: Option<String>,
-    /// Its bytes, behind percent signs, if it is not UTF-8.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub old_path_bytes: Option<String>,
-    /// `file`, `directory`, `symlink` and so on.
-    pub kind: String,
-    /// Its content differs.
-    pub content: bool,
-    /// Its permission bits differ.
-    pub mode: bool,
-    /// Its owner or group differs.
-    pub owner: bool,
+    /// What became of its path.
+    #[serde(flatten)]
+    pub changed: ChangedPath,
     /// Size in bytes before.
     pub old_size: Option<u64>,
     /// Size in bytes now.
@@ -233,15 +216,12 @@ impl From<PathChange> for Change {
     fn from(change: PathChange) -> Self {
         let old_path = change.old_path.as_deref();
         Self {
-            what: kebab(&format!("{:?}", change.what)),
-            path: text_of(&change.path),
-            path_bytes: bytes_of(&change.path),
-            old_path: old_path.map(text_of),
-            old_path_bytes: old_path.and_then(bytes_of),
-            kind: kebab(&format!("{:?}", change.kind)),
-            content: change.content,
-            mode: change.mode,
-            owner: change.owner,
+            changed: ChangedPath {
+                content: change.content,
+                mode: change.mode,
+                owner: change.owner,
+                ..ChangedPath::new(change.what, &change.path, old_path, change.kind)
+            },
             old_size: change.old_size,
             new_size: change.new_size,
             further: change.further,

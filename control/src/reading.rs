@@ -1,5 +1,6 @@
 //! Files of versions as JSON says them, and paths as texts from which their bytes come back.
 
+use metadata::compare::What;
 use metadata::lineage::{Blame as Blamed, Lines, NoLines, PathChanged};
 use metadata::record::commit::CommitRecord;
 use metadata::record::inode::InodeRecord;
@@ -159,9 +160,9 @@ impl Entry {
     }
 }
 
-/// What a commit did to a path.
+/// What became of a path from one version to another.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct PathChange {
+pub struct ChangedPath {
     /// `added`, `removed`, `modified`, `renamed` or `type-changed`.
     pub what: String,
     /// The path then; for what was removed, the one it had.
@@ -176,29 +177,52 @@ pub struct PathChange {
     pub old_path_bytes: Option<String>,
     /// `file`, `directory`, `symlink` and so on.
     pub kind: String,
-    /// Its content differs; for a directory, that of something in it.
+    /// Its content differs; in the log of a directory, that of something in it.
     pub content: bool,
     /// Its permission bits differ.
     pub mode: bool,
     /// Its owner or group differs.
     pub owner: bool,
+}
+
+impl ChangedPath {
+    /// Describes what happened, without what differs.
+    #[must_use]
+    pub fn new(what: What, path: &[u8], old_path: Option<&[u8]>, kind: FileKind) -> Self {
+        Self {
+            what: kebab(&format!("{what:?}")),
+            path: text_of(path),
+            path_bytes: bytes_of(path),
+            old_path: old_path.map(text_of),
+            old_path_bytes: old_path.and_then(bytes_of),
+            kind: kind_of(kind),
+            content: false,
+            mode: false,
+            owner: false,
+        }
+    }
+}
+
+/// What a commit did to a path.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PathChange {
+    /// What became of it.
+    #[serde(flatten)]
+    pub changed: ChangedPath,
     /// So much differs in the commit that it was not looked for what of it is in the directory.
     pub unsure: bool,
 }
 
 impl From<PathChanged> for PathChange {
     fn from(changed: PathChanged) -> Self {
-        let old = changed.old_path.as_deref();
+        let old_path = changed.old_path.as_deref();
         Self {
-            what: kebab(&format!("{:?}", changed.what)),
-            path: text_of(&changed.path),
-            path_bytes: bytes_of(&changed.path),
-            old_path: old.map(text_of),
-            old_path_bytes: old.and_then(bytes_of),
-            kind: kind_of(changed.kind),
-            content: changed.content,
-            mode: changed.mode,
-            owner: changed.owner,
+            changed: ChangedPath {
+                content: changed.content,
+                mode: changed.mode,
+                owner: changed.owner,
+                ..ChangedPath::new(changed.what, &changed.path, old_path, changed.kind)
+            },
             unsure: changed.unsure,
         }
     }

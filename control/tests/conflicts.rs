@@ -1,9 +1,6 @@
 //! Conflicts through the API: foretold, stored, listed, resolved, published.
 #![allow(missing_docs)]
 
-#[cfg(test)]
-#[path = "support/scripted.rs"]
-mod files;
 mod support;
 
 #[cfg(test)]
@@ -11,31 +8,17 @@ mod tests {
 
     use std::path::Path;
 
-    use crate::files::Files;
-    use crate::support::{Server, fails, json, run};
+    use crate::support::files::{Mount, mounted};
+    use crate::support::{Server, fails, id, json, publish, run};
     use serde_json::Value;
 
     /// Exit code if something else is in the way.
     const CONFLICT: i32 = 3;
 
-    fn id(session: &Value) -> &str {
-        session["id"].as_str().unwrap()
-    }
-
     fn text(value: &Value) -> &str {
         value
             .as_str()
             .unwrap_or_else(|| panic!("{value} is no text"))
-    }
-
-    async fn mounted(server: &Server, dir: &Path, more: &[&str]) -> (Value, Files) {
-        let session = json(&[&["session", "open"], more].concat(), dir);
-        let files = Files::of(server, &session).await;
-        (session, files)
-    }
-
-    fn publish(dir: &Path, session: &Value, more: &[&str]) -> Value {
-        json(&[&["session", "publish", id(session)], more].concat(), dir)
     }
 
     fn resolve(dir: &Path, session: &Value, more: &[&str]) -> Value {
@@ -392,7 +375,7 @@ mod tests {
     }
 
     /// A session with one conflict about `f`.
-    async fn with_a_conflict(server: &Server, dir: &Path) -> (Value, Files) {
+    async fn with_a_conflict(server: &Server, dir: &Path) -> (Value, Mount) {
         let [ours, theirs] = begin(server, dir, "w", &CASES[0]).await;
         publish(dir, &ours, &["-m", "left"]);
         publish(dir, &theirs, &["-m", "right", "--policy", "keep-both"]);
@@ -422,13 +405,10 @@ mod tests {
             assert_eq!(version["mode"], 0o644);
             let at = ["w", "--read-only", "--version", text(&version["commit"])];
             let (_, mut then) = mounted(&server, dir, &at).await;
-            let path = text(&version["path"]).as_bytes();
+            let path = text(&version["path"]);
             assert_eq!(then.read(path).await.unwrap(), content.as_bytes());
             if let Some(here) = version["here"].as_str() {
-                assert_eq!(
-                    files.read(here.as_bytes()).await.unwrap(),
-                    content.as_bytes()
-                );
+                assert_eq!(files.read(here).await.unwrap(), content.as_bytes());
             }
         }
         assert_eq!(conflict["ours"]["here"], "d/f");
@@ -472,7 +452,7 @@ mod tests {
         let server = Server::start("up", dir);
         let (session, mut files) = with_a_conflict(&server, dir).await;
         // Not committed, even.
-        files.write(b"d/f", b"merged by hand").await;
+        files.write("d/f", "merged by hand").await;
         let ours = [
             "conflicts",
             "resolve",
@@ -483,12 +463,10 @@ mod tests {
         ];
         fails(&ours, dir, CONFLICT, &["has been changed since", "`file`"]);
         assert_eq!(list(dir, &session).len(), 1);
-        let (dir_before, file_before) =
-            (files.attributes(b"d").await, files.attributes(b"d/f").await);
+        let (dir_before, file_before) = (files.stat("d").await, files.stat("d/f").await);
         resolve(dir, &session, &["d/f", "--take", "file"]);
         // For clients of a live mount it is a change as any other.
-        let (dir_after, file_after) =
-            (files.attributes(b"d").await, files.attributes(b"d/f").await);
+        let (dir_after, file_after) = (files.stat("d").await, files.stat("d/f").await);
         let time = |it: &nfs3_types::nfs3::nfstime3| (it.seconds, it.nseconds);
         assert!(time(&dir_after.ctime) > time(&dir_before.ctime));
         assert!(time(&dir_after.mtime) > time(&dir_before.mtime));
@@ -626,7 +604,7 @@ mod tests {
         assert_eq!(told(&found["items"]), [""; 0]);
         let printed = run(&["conflicts", "between", id(&one), id(&fork)], dir);
         assert_eq!(String::from_utf8(printed.stdout).unwrap(), "no clashes\n");
-        let mut files = Files::of(&server, &fork).await;
+        let mut files = Mount::of(&server, &fork).await;
         files.script(&["write d/f z", "write d/new 1"]).await;
         let found = json(&["conflicts", "between", id(&one), id(&fork)], dir);
         assert_eq!(told(&found["items"]), ["content d/f"]);
@@ -765,7 +743,7 @@ mod tests {
             &["--id", text(&conflict["id"]), "--take", "theirs"],
         );
         assert_eq!(files.read(name).await.unwrap(), b"2");
-        assert_eq!(files.names(b"").await, ["caf\u{fffd}"]);
+        assert_eq!(files.names("").await, ["caf\u{fffd}"]);
     }
 
     /// Two sides that both made these files, published with their conflicts; a session that has them.
@@ -777,7 +755,7 @@ mod tests {
         for content in ["ours", "theirs"] {
             let (session, mut files) = mounted(server, dir, &["w"]).await;
             for path in paths {
-                files.write(path.as_bytes(), content.as_bytes()).await;
+                files.write(path, content).await;
             }
             sides.push(session);
         }
@@ -831,7 +809,7 @@ mod tests {
             server = Server::start("up", dir);
             let left = told(&Value::Array(list(dir, &session)));
             let ticket = json(&["session", "ticket", id(&session)], dir);
-            let lines = without_ids(Files::of(&server, &ticket).await.lines().await);
+            let lines = without_ids(Mount::of(&server, &ticket).await.lines().await);
             for path in &paths {
                 let is_left = left.contains(&format!("create-create {path}"));
                 let has = |line: String| lines.contains(&line);

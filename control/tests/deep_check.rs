@@ -12,23 +12,21 @@ mod tests {
     use metadata::kv::embedded::{EmbeddedKv, EmbeddedOptions};
     use serde_json::Value;
 
-    use crate::support::files::{Mount, content};
-    use crate::support::{ANY_PORTS, Server, fails, json, run};
+    use crate::support::files::{content, mounted};
+    use crate::support::{ANY_PORTS, Server, fails, id, open, publish, run};
 
     /// A data directory with a file `big` that a commit and a session have, and a session over it that
     /// has another one. Gives the commit.
     async fn used(dir: &Path) -> String {
         let server = Server::start("up", dir);
-        let session = json(&["session", "open"], dir);
-        let mut mount = Mount::of(&server, &session).await;
-        mount.write("big", &content(1, 200_000)).await;
-        let id = session["id"].as_str().unwrap();
-        let published = json(&["session", "publish", id, "-m", "first"], dir);
-        mount.write("later", &content(2, 200_000)).await;
-        json(&["session", "open", "--version", "main"], dir);
+        let (session, mut mount) = mounted(&server, dir, &[]).await;
+        mount.write_durably("big", &content(1, 200_000)).await;
+        let published = publish(dir, &session, &["-m", "first"]);
+        mount.write_durably("later", &content(2, 200_000)).await;
+        open(dir, &["--version", "main"]);
         drop(mount);
         assert_eq!(server.terminate(), Some(0));
-        published["commit"]["id"].as_str().unwrap().to_owned()
+        id(&published["commit"]).to_owned()
     }
 
     fn pack(dir: &Path) -> PathBuf {

@@ -13,15 +13,9 @@ mod tests {
     use std::process::Command;
     use std::time::Duration;
 
+    use crate::support::files::{Mount, answer, content, name_in, some};
     use crate::support::{Server, json};
-    use nfs3_client::tokio::{TokioConnector, TokioIo};
-    use nfs3_client::{Nfs3Connection, Nfs3ConnectionBuilder};
-    use nfs3_types::nfs3::{
-        CREATE3args, LOOKUP3args, Nfs3Option, Nfs3Result, READ3args, REMOVE3args, WRITE3args,
-        createhow3, diropargs3, filename3, nfs_fh3, nfsstat3, sattr3, stable_how,
-    };
-    use nfs3_types::xdr_codec::Opaque;
-    use tokio::net::TcpStream;
+    use nfs3_types::nfs3::{CREATE3args, createhow3, nfs_fh3, nfsstat3, sattr3, stable_how};
 
     const DIR_VARIABLE: &str = "CONTROL_TEST_DIR";
     const FILE_BYTES: usize = 512 * 1024;
@@ -33,40 +27,8 @@ mod tests {
     const LOOKS_MAX: usize = 600;
     const LOOK_PAUSE: Duration = Duration::from_millis(100);
 
-    type Mount = Nfs3Connection<TokioIo<TcpStream>>;
-
-    async fn mount(server: &Server) -> Mount {
-        let address = server.text("nfs_address");
-        let (host, port) = address.split_once(':').unwrap();
-        let port = port.parse().unwrap();
-        Nfs3ConnectionBuilder::new(TokioConnector, host, server.text("mount_path"))
-            .connect_from_privileged_port(false)
-            .mount_port(port)
-            .nfs3_port(port)
-            .mount()
-            .await
-            .unwrap()
-    }
-
-    /// Content that does not compress.
-    fn content(number: u32, len: usize) -> Vec<u8> {
-        let mut bytes = vec![0; len];
-        blake3::Hasher::new()
-            .update(&number.to_be_bytes())
-            .finalize_xof()
-            .fill(&mut bytes);
-        bytes
-    }
-
     fn name(number: u32) -> String {
         format!("file-{number}")
-    }
-
-    fn place<'a>(mount: &Mount, name: &'a str) -> diropargs3<'a> {
-        diropargs3 {
-            dir: mount.root_nfs_fh3(),
-            name: filename3(Opaque::borrowed(name.as_bytes())),
-        }
     }
 
     /// Makes a file and writes it. `Err` if there is no space; then it is removed again.
@@ -77,45 +39,24 @@ mod tests {
     async fn make_of(mount: &mut Mount, number: u32, len: usize) -> Result<nfs_fh3, ()> {
         let name = name(number);
         let args = CREATE3args {
-            where_: place(mount, &name),
+            where_: name_in(&mount.root(), &name),
             how: createhow3::GUARDED(sattr3::default()),
         };
-        let file = match mount.create(&args).await.unwrap() {
-            Nfs3Result::Ok(made) => match made.obj {
-                Nfs3Option::Some(handle) => handle,
-                Nfs3Option::None => panic!("no handle"),
-            },
-            Nfs3Result::Err((status, _)) => {
+        let file = match answer(mount.nfs.create(&args).await) {
+            Ok(made) => some(made.obj).unwrap(),
+            Err(status) => {
                 assert_eq!(status, nfsstat3::NFS3ERR_NOSPC);
                 return Err(());
             }
         };
         let data = content(number, len);
-        let args = WRITE3args {
-            file: file.clone(),
-            offset: 0,
-            count: u32::try_from(data.len()).unwrap(),
-            stable: stable_how::FILE_SYNC,
-            data: Opaque::borrowed(&data),
-        };
-        match mount.write(&args).await.unwrap() {
-            Nfs3Result::Ok(_) => Ok(file),
-            Nfs3Result::Err((status, _)) => {
+        match mount.put(&file, 0, &data, stable_how::FILE_SYNC).await {
+            Ok(()) => Ok(file),
+            Err(status) => {
                 assert_eq!(status, nfsstat3::NFS3ERR_NOSPC);
-                remove(mount, number).await;
+                mount.remove(&name).await;
                 Err(())
             }
-        }
-    }
-
-    async fn remove(mount: &mut Mount, number: u32) {
-        let name = name(number);
-        let args = REMOVE3args {
-            object: place(mount, &name),
-        };
-        match mount.remove(&args).await.unwrap() {
-            Nfs3Result::Ok(_) => {}
-            Nfs3Result::Err((status, _)) => panic!("{name} cannot be removed: {status:?}"),
         }
     }
 
@@ -134,17 +75,8 @@ mod tests {
     async fn assert_intact(mount: &mut Mount, numbers: impl Iterator<Item = u32>) {
         for number in numbers {
             let name = name(number);
-            let args = LOOKUP3args {
-                what: place(mount, &name),
-            };
-            let file = mount.lookup(&args).await.unwrap().unwrap().object;
-            let args = READ3args {
-                file,
-                offset: 0,
-                count: u32::try_from(FILE_BYTES).unwrap(),
-            };
-            let read = mount.read(&args).await.unwrap().unwrap().data;
-            assert!(*read == *content(number, FILE_BYTES), "{name}");
+            let read = mount.read(&name).await.unwrap();
+            assert!(read == content(number, FILE_BYTES), "{name}");
         }
     }
 
@@ -155,7 +87,7 @@ mod tests {
         let mut first_filled = 0;
         for round in 0..3_u32 {
             let server = Server::start_with("up", &data, &["--disk-reserve", "8MiB"]);
-            let mut mount = mount(&server).await;
+            let mut mount = Mount::of(&server, &server.ready).await;
             assert_intact(&mut mount, kept.keys().copied()).await;
             let first = round * 10_000;
             let mut files = fill(&mut mount, first).await;
@@ -171,7 +103,7 @@ mod tests {
             // Every second one first: packs of which half is live are rewritten, too.
             let kept_of = [2, 3, 7][usize::try_from(round).unwrap()];
             for number in all.iter().filter(|number| **number % kept_of != 0) {
-                remove(&mut mount, *number).await;
+                mount.remove(name(*number)).await;
                 files.remove(number);
             }
             kept.append(&mut files);
@@ -185,7 +117,7 @@ mod tests {
                 std::thread::park_timeout(LOOK_PAUSE);
             }
             assert!(again.is_some(), "round {round}: no space came back");
-            remove(&mut mount, first + 9_999).await;
+            mount.remove(name(first + 9_999)).await;
             // And when told, which leaves nothing over.
             let dry = json(&["gc", "--dry-run"], &data);
             assert_eq!(
@@ -220,7 +152,7 @@ mod tests {
     async fn child_with_small_files(dir: &Path) {
         let data = dir.join("data");
         let server = Server::start_with("up", &data, &["--disk-reserve", "8MiB"]);
-        let mut mount = mount(&server).await;
+        let mut mount = Mount::of(&server, &server.ready).await;
         let file_bytes = || std::fs::metadata(data.join("meta.redb")).unwrap().len();
         let mut made = 0;
         while make_of(&mut mount, made, SMALL_FILE_BYTES).await.is_ok() {
@@ -232,7 +164,7 @@ mod tests {
         );
         assert!(made > 1000, "{made} files filled the disk");
         for number in 0..made {
-            remove(&mut mount, number).await;
+            mount.remove(name(number)).await;
         }
         // Both kinds again, for more than one file.
         let (mut small, mut big) = (0, 0);

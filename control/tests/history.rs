@@ -8,111 +8,12 @@ mod tests {
 
     use std::path::Path;
 
-    use crate::support::{Server, fails, json};
-    use nfs3_client::tokio::{TokioConnector, TokioIo};
-    use nfs3_client::{Nfs3Connection, Nfs3ConnectionBuilder};
-    use nfs3_types::nfs3::{
-        CREATE3args, LOOKUP3args, Nfs3Option, Nfs3Result, READ3args, WRITE3args, createhow3,
-        diropargs3, filename3, nfs_fh3, sattr3, stable_how,
-    };
-    use nfs3_types::xdr_codec::Opaque;
+    use crate::support::files::{Mount, mounted};
+    use crate::support::{Server, fails, id, json, open, publish};
     use serde_json::Value;
-    use tokio::net::TcpStream;
 
     /// Exit code if something else is in the way.
     const CONFLICT: i32 = 3;
-
-    struct Mount(Nfs3Connection<TokioIo<TcpStream>>);
-
-    impl Mount {
-        async fn of(server: &Server, opened: &Value) -> Self {
-            let address = server.text("nfs_address");
-            let (host, port) = address.split_once(':').unwrap();
-            let port = port.parse().unwrap();
-            let path = opened["mount_path"].as_str().unwrap().to_owned();
-            let mount = Nfs3ConnectionBuilder::new(TokioConnector, host, path)
-                .connect_from_privileged_port(false)
-                .mount_port(port)
-                .nfs3_port(port)
-                .mount()
-                .await;
-            Self(mount.unwrap())
-        }
-
-        fn place<'a>(&self, name: &'a str) -> diropargs3<'a> {
-            diropargs3 {
-                dir: self.0.root_nfs_fh3(),
-                name: filename3(Opaque::borrowed(name.as_bytes())),
-            }
-        }
-
-        async fn find(&mut self, name: &str) -> Option<nfs_fh3> {
-            let what = self.place(name);
-            match self.0.lookup(&LOOKUP3args { what }).await.unwrap() {
-                Nfs3Result::Ok(found) => Some(found.object),
-                Nfs3Result::Err(_) => None,
-            }
-        }
-
-        /// Writes a file, and does not commit it.
-        async fn write(&mut self, name: &str, content: &[u8]) {
-            let args = CREATE3args {
-                where_: self.place(name),
-                how: createhow3::UNCHECKED(sattr3 {
-                    size: Nfs3Option::Some(0),
-                    ..sattr3::default()
-                }),
-            };
-            let Nfs3Result::Ok(made) = self.0.create(&args).await.unwrap() else {
-                panic!("{name} is not created");
-            };
-            let Nfs3Option::Some(file) = made.obj else {
-                panic!("no handle");
-            };
-            let args = WRITE3args {
-                file,
-                offset: 0,
-                count: u32::try_from(content.len()).unwrap(),
-                stable: stable_how::UNSTABLE,
-                data: Opaque::borrowed(content),
-            };
-            assert!(matches!(
-                self.0.write(&args).await.unwrap(),
-                Nfs3Result::Ok(_)
-            ));
-        }
-
-        async fn read(&mut self, name: &str) -> Option<Vec<u8>> {
-            let file = self.find(name).await?;
-            let args = READ3args {
-                file,
-                offset: 0,
-                count: 1 << 20,
-            };
-            match self.0.read(&args).await.unwrap() {
-                Nfs3Result::Ok(read) => Some(read.data.as_ref().to_vec()),
-                Nfs3Result::Err(_) => panic!("{name} is not read"),
-            }
-        }
-    }
-
-    fn open(dir: &Path, more: &[&str]) -> Value {
-        json(&[&["session", "open"], more].concat(), dir)
-    }
-
-    fn id(session: &Value) -> &str {
-        session["id"].as_str().unwrap()
-    }
-
-    fn publish(dir: &Path, session: &Value, more: &[&str]) -> Value {
-        json(&[&["session", "publish", id(session)], more].concat(), dir)
-    }
-
-    async fn mounted(server: &Server, dir: &Path, more: &[&str]) -> (Value, Mount) {
-        let session = open(dir, more);
-        let mount = Mount::of(server, &session).await;
-        (session, mount)
-    }
 
     #[tokio::test]
     async fn disjoint_work_merges_and_clashes_are_told() {

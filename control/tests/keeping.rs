@@ -22,8 +22,8 @@ mod tests {
     use nfs_gateway::ChunkTrees;
     use serde_json::Value;
 
-    use crate::support::files::{Mount, content};
-    use crate::support::{Server, fails, json, run};
+    use crate::support::files::{Mount, content, mounted};
+    use crate::support::{Server, fails, id, json, publish, run};
 
     const USAGE: i32 = 2;
     const CONFLICT: i32 = 3;
@@ -68,13 +68,12 @@ mod tests {
         let mut sessions = Vec::new();
         for name in ["gone", "stays"] {
             json(&["workspace", "create", name], dir);
-            let session = json(&["session", "open", name], dir);
-            let mut mount = Mount::of(&server, &session).await;
-            mount.write("shared", &content(1, 200_000)).await;
+            let (session, mut mount) = mounted(&server, dir, &[name]).await;
+            mount.write_durably("shared", &content(1, 200_000)).await;
             if name == "gone" {
-                mount.write("alone", &content(2, 300_000)).await;
+                mount.write_durably("alone", &content(2, 300_000)).await;
             }
-            json(&["session", "publish", text(&session["id"])], dir);
+            publish(dir, &session, &[]);
             sessions.push((session, mount));
         }
         let before = collected(dir, &[]);
@@ -96,7 +95,7 @@ mod tests {
         fails(&["log", "--workspace", "gone"], dir, NOT_FOUND, &[]);
         removed(dir).await;
         let listed = json(&["session", "ls"], dir).to_string();
-        assert!(!listed.contains(text(&sessions[0].0["id"])), "{listed}");
+        assert!(!listed.contains(id(&sessions[0].0)), "{listed}");
         let after = collected(dir, &[]);
         let live = |run: &Value| run["live_bytes"].as_u64().unwrap();
         let freed = live(&before) - live(&after);
@@ -104,8 +103,7 @@ mod tests {
         let mut mount = Mount::of(&server, &sessions[1].0).await;
         assert_eq!(mount.read("shared").await, Some(content(1, 200_000)));
         drop(mount);
-        let empty = json(&["session", "open", "gone"], dir);
-        let mut mount = Mount::of(&server, &empty).await;
+        let (_, mut mount) = mounted(&server, dir, &["gone"]).await;
         assert_eq!(mount.read("alone").await, None);
         drop((mount, sessions));
         assert_eq!(server.terminate(), Some(0));
@@ -158,7 +156,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path();
         assert_eq!(Server::start("up", dir).terminate(), Some(0));
-        let id = left_behind(dir);
+        let commit = left_behind(dir);
         let server = Server::start("up", dir);
         let retention = |more: &[&str]| {
             let args = [&["workspace", "retention", "default"], more].concat();
@@ -186,21 +184,21 @@ mod tests {
         let told = run(&["gc", "--dry-run"], dir);
         let told = String::from_utf8(told.stdout).unwrap();
         assert!(told.contains("would let go 1 commits"), "{told}");
-        json(&["show", &id], dir);
-        let pinned = json(&["pin", "add", &id[..12], "--note", "release"], dir);
-        assert_eq!(pinned["commit"], id.as_str());
+        json(&["show", &commit], dir);
+        let pinned = json(&["pin", "add", &commit[..12], "--note", "release"], dir);
+        assert_eq!(pinned["commit"], commit.as_str());
         assert_eq!(json(&["pin", "ls"], dir)[0]["note"], "release");
         assert_eq!(collected(dir, &[])["expired_commits"], 0);
-        json(&["pin", "rm", &id], dir);
-        fails(&["pin", "rm", &id], dir, NOT_FOUND, &["pin"]);
+        json(&["pin", "rm", &commit], dir);
+        fails(&["pin", "rm", &commit], dir, NOT_FOUND, &["pin"]);
         assert_eq!(retention(&["--off"])["keep_seconds"], Value::Null);
         assert_eq!(collected(dir, &[])["expired_commits"], 0);
         retention(&["--keep-for", "30h"]);
         let run = collected(dir, &[]);
         assert_eq!(run["expired_commits"], 1, "{run}");
         assert_eq!(run["dead_chunks"], 1, "{run}");
-        fails(&["show", &id], dir, NOT_FOUND, &[]);
-        fails(&["pin", "add", &id], dir, NOT_FOUND, &[]);
+        fails(&["show", &commit], dir, NOT_FOUND, &[]);
+        fails(&["pin", "add", &commit], dir, NOT_FOUND, &[]);
         assert_eq!(server.terminate(), Some(0));
         is_clean(dir);
     }
@@ -221,20 +219,10 @@ mod tests {
         let tokens = listed.as_array().unwrap();
         let own = tokens.iter().find(|token| token["name"] == "").unwrap();
         let parts = ["api-token", "stop the server"];
-        fails(
-            &["token", "revoke", text(&own["id"])],
-            dir,
-            CONFLICT,
-            &parts,
-        );
-        json(&["token", "revoke", text(&made["id"])], dir);
+        fails(&["token", "revoke", id(own)], dir, CONFLICT, &parts);
+        json(&["token", "revoke", id(&made)], dir);
         assert_eq!(list(token), 401);
-        fails(
-            &["token", "revoke", text(&made["id"])],
-            dir,
-            NOT_FOUND,
-            &["token"],
-        );
+        fails(&["token", "revoke", id(&made)], dir, NOT_FOUND, &["token"]);
         fails(&["token", "revoke", "x"], dir, USAGE, &["16 digits"]);
         fails(&["token", "create", ""], dir, USAGE, &["name"]);
         // As it was, for commands on this machine.

@@ -10,159 +10,13 @@ mod tests {
     use std::os::unix::ffi::OsStrExt;
     use std::path::Path;
 
-    use crate::support::{Server, fails, holdfast, json};
-    use nfs3_client::tokio::{TokioConnector, TokioIo};
-    use nfs3_client::{Nfs3Connection, Nfs3ConnectionBuilder};
-    use nfs3_types::nfs3::{
-        CREATE3args, GETATTR3args, LOOKUP3args, MKDIR3args, Nfs3Option, Nfs3Result, READ3args,
-        REMOVE3args, RENAME3args, WRITE3args, createhow3, diropargs3, fattr3, filename3, nfs_fh3,
-        nfsstat3, sattr3, stable_how,
-    };
-    use nfs3_types::xdr_codec::Opaque;
+    use crate::support::files::{Mount, mounted};
+    use crate::support::{Server, fails, holdfast, id, json, publish};
+    use nfs3_types::nfs3::{fattr3, nfsstat3, stable_how};
     use serde_json::Value;
-    use tokio::net::TcpStream;
 
     /// Exit code if something else is in the way.
     const CONFLICT: i32 = 3;
-
-    struct Mount(Nfs3Connection<TokioIo<TcpStream>>);
-
-    impl Mount {
-        async fn of(server: &Server, opened: &Value) -> Self {
-            let address = server.text("nfs_address");
-            let (host, port) = address.split_once(':').unwrap();
-            let port = port.parse().unwrap();
-            let path = opened["mount_path"].as_str().unwrap().to_owned();
-            let mount = Nfs3ConnectionBuilder::new(TokioConnector, host, path)
-                .connect_from_privileged_port(false)
-                .mount_port(port)
-                .nfs3_port(port)
-                .mount()
-                .await;
-            Self(mount.unwrap())
-        }
-
-        /// The directory that a path's last name is in, and that name.
-        async fn place<'a>(&mut self, path: &'a [u8]) -> diropargs3<'a> {
-            let mut dir = self.0.root_nfs_fh3();
-            let mut names = path.split(|byte| *byte == b'/').peekable();
-            loop {
-                let name = names.next().unwrap();
-                let what = diropargs3 {
-                    dir,
-                    name: filename3(Opaque::borrowed(name)),
-                };
-                if names.peek().is_none() {
-                    return what;
-                }
-                match self.0.lookup(&LOOKUP3args { what }).await.unwrap() {
-                    Nfs3Result::Ok(found) => dir = found.object,
-                    Nfs3Result::Err(error) => panic!("{name:?}: {error:?}"),
-                }
-            }
-        }
-
-        async fn find(&mut self, path: impl AsRef<[u8]>) -> Option<nfs_fh3> {
-            let what = self.place(path.as_ref()).await;
-            match self.0.lookup(&LOOKUP3args { what }).await.unwrap() {
-                Nfs3Result::Ok(found) => Some(found.object),
-                Nfs3Result::Err(_) => None,
-            }
-        }
-
-        /// Writes a file, and does not commit it.
-        async fn write(&mut self, path: impl AsRef<[u8]>, content: &[u8]) -> nfs_fh3 {
-            let args = CREATE3args {
-                where_: self.place(path.as_ref()).await,
-                how: createhow3::UNCHECKED(sattr3 {
-                    size: Nfs3Option::Some(0),
-                    ..sattr3::default()
-                }),
-            };
-            let Nfs3Result::Ok(made) = self.0.create(&args).await.unwrap() else {
-                panic!("{:?} is not created", path.as_ref());
-            };
-            let Nfs3Option::Some(file) = made.obj else {
-                panic!("no handle");
-            };
-            let args = WRITE3args {
-                file: file.clone(),
-                offset: 0,
-                count: u32::try_from(content.len()).unwrap(),
-                stable: stable_how::UNSTABLE,
-                data: Opaque::borrowed(content),
-            };
-            match self.0.write(&args).await.unwrap() {
-                Nfs3Result::Ok(_) => {}
-                // Restored away since it was made: it was not written.
-                Nfs3Result::Err((error, _)) => assert_eq!(error, nfsstat3::NFS3ERR_STALE),
-            }
-            file
-        }
-
-        async fn mkdir(&mut self, path: &str) {
-            let args = MKDIR3args {
-                where_: self.place(path.as_bytes()).await,
-                attributes: sattr3::default(),
-            };
-            let made = self.0.mkdir(&args).await.unwrap();
-            assert!(matches!(made, Nfs3Result::Ok(_)), "{path}");
-        }
-
-        async fn remove(&mut self, path: &str) {
-            let object = self.place(path.as_bytes()).await;
-            let removed = self.0.remove(&REMOVE3args { object }).await.unwrap();
-            assert!(matches!(removed, Nfs3Result::Ok(_)), "{path}");
-        }
-
-        async fn rename(&mut self, from: &str, to: &str) {
-            let args = RENAME3args {
-                from: self.place(from.as_bytes()).await,
-                to: self.place(to.as_bytes()).await,
-            };
-            let renamed = self.0.rename(&args).await.unwrap();
-            assert!(matches!(renamed, Nfs3Result::Ok(_)), "{from} {to}");
-        }
-
-        async fn read(&mut self, path: impl AsRef<[u8]>) -> Option<Vec<u8>> {
-            let file = self.find(path).await?;
-            Some(self.read_handle(file).await.unwrap())
-        }
-
-        async fn read_handle(&mut self, file: nfs_fh3) -> Result<Vec<u8>, nfsstat3> {
-            let args = READ3args {
-                file,
-                offset: 0,
-                count: 1 << 20,
-            };
-            match self.0.read(&args).await.unwrap() {
-                Nfs3Result::Ok(read) => Ok(read.data.as_ref().to_vec()),
-                Nfs3Result::Err((error, _)) => Err(error),
-            }
-        }
-
-        async fn attributes(&mut self, object: nfs_fh3) -> fattr3 {
-            let args = GETATTR3args { object };
-            match self.0.getattr(&args).await.unwrap() {
-                Nfs3Result::Ok(found) => found.obj_attributes,
-                Nfs3Result::Err((error, _)) => panic!("{error:?}"),
-            }
-        }
-    }
-
-    fn id(session: &Value) -> &str {
-        session["id"].as_str().unwrap()
-    }
-
-    async fn mounted(server: &Server, dir: &Path, more: &[&str]) -> (Value, Mount) {
-        let session = json(&[&["session", "open"], more].concat(), dir);
-        let mount = Mount::of(server, &session).await;
-        (session, mount)
-    }
-
-    fn publish(dir: &Path, session: &Value, more: &[&str]) -> Value {
-        json(&[&["session", "publish", id(session)], more].concat(), dir)
-    }
 
     fn restore(dir: &Path, session: &Value, more: &[&str]) -> Value {
         json(&[&["session", "restore", id(session)], more].concat(), dir)
@@ -205,25 +59,25 @@ mod tests {
         files.remove("removed").await;
         files.rename("d/moved", "moved").await;
         let added = files.write("added", b"added").await;
-        let before = files.attributes(edited.clone()).await;
-        let root = files.0.root_nfs_fh3();
-        let root_before = files.attributes(root.clone()).await;
+        let before = files.attributes(&edited).await.unwrap();
+        let root = files.root();
+        let root_before = files.attributes(&root).await.unwrap();
 
         let done = restore(dir, &session, &["--version", "main"]);
         assert_eq!(
             (&done["outcome"], &done["version"]),
             (&"restored".into(), &version.into())
         );
-        assert_eq!(files.read_handle(edited.clone()).await.unwrap(), b"one");
+        assert_eq!(files.read_at(&edited, 0).await.unwrap(), b"one");
         assert_eq!(files.read("edited").await.unwrap(), b"one");
         assert_eq!(files.read("large").await.unwrap(), [1; 700_000]);
         assert_eq!(files.find("removed").await.unwrap(), removed);
         assert_eq!(files.read("d/moved").await.unwrap(), b"moved");
         assert_eq!(files.find("moved").await, None);
-        let stale = files.read_handle(added.clone()).await;
+        let stale = files.read_at(&added, 0).await;
         assert_eq!(stale, Err(nfsstat3::NFS3ERR_STALE));
-        assert!(later(&files.attributes(edited.clone()).await, &before));
-        assert!(later(&files.attributes(root).await, &root_before));
+        assert!(later(&files.attributes(&edited).await.unwrap(), &before));
+        assert!(later(&files.attributes(&root).await.unwrap(), &root_before));
         let (paths, position) = changed(dir, &session);
         for path in ["edited", "large", "removed", "d/moved", "moved", "added"] {
             assert!(paths.iter().any(|found| found == path), "{path}: {paths:?}");
@@ -244,7 +98,7 @@ mod tests {
             b"two, and not committed"
         );
         assert_eq!(files.read("large").await.unwrap(), [2; 900_000]);
-        assert_eq!(files.read_handle(added).await.unwrap(), b"added");
+        assert_eq!(files.read_at(&added, 0).await.unwrap(), b"added");
         assert_eq!(files.find("removed").await, None);
         let log = json(&["op", "log", "--limit", "1"], dir);
         let undoing = log[0]["id"].as_str().unwrap();
@@ -384,7 +238,7 @@ mod tests {
         let synced = sync(dir, &second, &[]);
         assert_eq!(synced["outcome"], "merged");
         assert_eq!(
-            second_files.read_handle(shared.clone()).await.unwrap(),
+            second_files.read_at(&shared, 0).await.unwrap(),
             b"ONE\ntwo\nTHREE\n"
         );
         assert_eq!(second_files.read("own").await.unwrap(), b"own");
@@ -452,6 +306,17 @@ mod tests {
         }
     }
 
+    /// Writes a file that may be restored away between its making and its content.
+    async fn write_meanwhile(files: &mut Mount, number: u32) {
+        let file = files.open(format!("n{number}"), Some(0)).await;
+        let content = number.to_be_bytes();
+        match files.put(&file, 0, &content, stable_how::UNSTABLE).await {
+            Ok(()) => {}
+            // It was not written then.
+            Err(status) => assert_eq!(status, nfsstat3::NFS3ERR_STALE),
+        }
+    }
+
     /// Whatever is written while a session is restored is before that, or after it and there.
     #[tokio::test]
     async fn nothing_that_is_written_meanwhile_is_lost() {
@@ -471,14 +336,10 @@ mod tests {
         };
         let mut written = 0_u32;
         while !restored.is_finished() {
-            files
-                .write(format!("n{written}"), &written.to_be_bytes())
-                .await;
+            write_meanwhile(&mut files, written).await;
             written += 1;
         }
-        files
-            .write(format!("n{written}"), &written.to_be_bytes())
-            .await;
+        write_meanwhile(&mut files, written).await;
         assert!(restored.await.unwrap() > 3);
         // What is there is all that was written after some moment.
         let mut there = false;

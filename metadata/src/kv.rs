@@ -34,6 +34,43 @@ pub struct KeyRange {
     pub end: Bytes,
 }
 
+/// The first pairs of a range, as many as `limit` asks for or there are, however short the store's
+/// pages. `limit.bytes` is about a page.
+///
+/// # Errors
+///
+/// A read fails.
+///
+/// # Cancellation
+///
+/// Safe to drop.
+pub async fn pairs_of(
+    txn: &dyn Transaction,
+    mut range: KeyRange,
+    limit: RangeLimit,
+    isolation: Isolation,
+) -> Result<Vec<(Bytes, Bytes)>, KvError> {
+    let mut pairs: Vec<(Bytes, Bytes)> = Vec::new();
+    loop {
+        let left = RangeLimit {
+            pairs: limit.pairs - pairs.len(),
+            ..limit
+        };
+        let page = txn.get_range(&range, left, isolation).await?;
+        pairs.extend(page.pairs);
+        match pairs.last() {
+            Some((last, _)) if page.more && pairs.len() < limit.pairs => {
+                if limit.reverse {
+                    range.end = last.clone();
+                } else {
+                    range.start = KeyRange::key(last).end;
+                }
+            }
+            _ => return Ok(pairs),
+        }
+    }
+}
+
 /// Whether a read takes part in conflict detection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isolation {

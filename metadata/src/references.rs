@@ -372,7 +372,7 @@ impl References {
                 of: Referrer::Commit(id),
                 tenant: None,
                 workspace,
-                root: Root::from_bytes(*record.tree.as_bytes()),
+                root: record.root(),
             };
             if self.excluded.contains(&(workspace, id)) {
                 self.left_out.push(found);

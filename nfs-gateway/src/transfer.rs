@@ -16,6 +16,7 @@ pub use import::{Imported, Importing, Plan};
 use chunkstore::ChunkError;
 use metadata::compare::SnapshotError;
 use metadata::import::ImportError;
+use metadata::layers::ImageError;
 use metadata::session::OwnError;
 use metadata::store::StoreError;
 use metadata::tree::TreeError;
@@ -54,4 +55,10 @@ pub enum TransferError {
         /// The branch.
         branch: String,
     },
+}
+
+impl From<ImageError> for TransferError {
+    fn from(error: ImageError) -> Self {
+        ImportError::from(error).into()
+    }
 }

@@ -8,11 +8,8 @@ use base::{ChunkId, DomainId};
 use bytes::Bytes;
 use chunkstore::local::LocalStore;
 use chunkstore::{ChunkFuture, ChunkStore, Domain, Hold};
-use metadata::kv::memory::MemoryKv;
-use metadata::kv::{
-    AtomicOp, Committed, Isolation, KeyRange, Kv, KvFuture, RangeLimit, RangePage, Transaction,
-    Version,
-};
+use metadata::kv::KeyRange;
+use system_tests::hooked_kv::{HookedKv, Hooks};
 
 /// Where jobs stop.
 #[derive(Debug, Default)]
@@ -35,92 +32,27 @@ impl Gate {
 }
 
 /// A metadata store each of whose calls stops at the gate.
+pub(crate) type GatedKv = HookedKv<Gates>;
+
+/// How calls of a metadata store stop.
 #[derive(Clone, Debug)]
-pub(crate) struct GatedKv {
-    pub(crate) inner: Arc<MemoryKv>,
+pub(crate) struct Gates {
     pub(crate) gate: Arc<Gate>,
     /// Sessions and commits are not seen.
     pub(crate) deltas_only: bool,
 }
 
-impl Kv for GatedKv {
-    fn begin(&self) -> Box<dyn Transaction> {
-        Box::new(GatedTransaction {
-            inner: self.inner.begin(),
-            gate: Arc::clone(&self.gate),
-            deltas_only: self.deltas_only,
-        })
-    }
-}
-
-#[derive(Debug)]
-pub(crate) struct GatedTransaction {
-    pub(crate) inner: Box<dyn Transaction>,
-    pub(crate) gate: Arc<Gate>,
-    pub(crate) deltas_only: bool,
-}
-
-impl Transaction for GatedTransaction {
-    fn read_version(&self) -> KvFuture<'_, Version> {
-        self.inner.read_version()
+impl Hooks for Gates {
+    async fn before_read(&self) {
+        self.gate.pass().await;
     }
 
-    fn set_read_version(&mut self, version: Version) {
-        self.inner.set_read_version(version);
+    fn hides(&self, range: &KeyRange) -> bool {
+        self.deltas_only && matches!(range.start.first(), Some(b's' | b'k'))
     }
 
-    fn get<'a>(&'a self, key: &'a [u8], isolation: Isolation) -> KvFuture<'a, Option<Bytes>> {
-        Box::pin(async move {
-            self.gate.pass().await;
-            self.inner.get(key, isolation).await
-        })
-    }
-
-    fn get_range<'a>(
-        &'a self,
-        range: &'a KeyRange,
-        limit: RangeLimit,
-        isolation: Isolation,
-    ) -> KvFuture<'a, RangePage> {
-        Box::pin(async move {
-            self.gate.pass().await;
-            let is_hidden = matches!(range.start.first(), Some(b's' | b'k'));
-            if self.deltas_only && is_hidden {
-                return Ok(RangePage::default());
-            }
-            self.inner.get_range(range, limit, isolation).await
-        })
-    }
-
-    fn set(&mut self, key: &[u8], value: &[u8]) {
-        self.inner.set(key, value);
-    }
-
-    fn clear(&mut self, key: &[u8]) {
-        self.inner.clear(key);
-    }
-
-    fn clear_range(&mut self, range: &KeyRange) {
-        self.inner.clear_range(range);
-    }
-
-    fn atomic(&mut self, op: AtomicOp, key: &[u8], operand: &[u8]) {
-        self.inner.atomic(op, key, operand);
-    }
-
-    fn add_read_conflict_range(&mut self, range: &KeyRange) {
-        self.inner.add_read_conflict_range(range);
-    }
-
-    fn add_write_conflict_range(&mut self, range: &KeyRange) {
-        self.inner.add_write_conflict_range(range);
-    }
-
-    fn commit(self: Box<Self>) -> KvFuture<'static, Committed> {
-        Box::pin(async move {
-            self.gate.pass().await;
-            self.inner.commit().await
-        })
+    async fn before_commit(&mut self) {
+        self.gate.pass().await;
     }
 }
 

@@ -19,8 +19,8 @@ mod tests {
     use std::time::Duration;
 
     use base::{
-        ChunkId, Clock, DomainId, ManualClock, NodeId, Rng, SessionId, SystemClock, Tasks,
-        TenantId, Timestamp,
+        ChunkId, Clock, DomainId, ManualClock, Rng, SessionId, SystemClock, Tasks, TenantId,
+        Timestamp,
     };
     use bytes::Bytes;
     use chunkstore::faulty::{Call, Effect, FaultyStore};
@@ -29,11 +29,8 @@ mod tests {
     use metadata::check::{CheckOptions, check};
     use metadata::image::Usage;
     use metadata::keyspace::{Key, decode};
+    use metadata::kv::Kv;
     use metadata::kv::memory::MemoryKv;
-    use metadata::kv::{
-        AtomicOp, Committed, Isolation, KeyRange, Kv, KvFuture, RangeLimit, RangePage, Transaction,
-        Version,
-    };
     use metadata::record::commit::{Provenance, Statistics};
     use metadata::record::session::Identity;
     use metadata::references::{ReferenceError, References};
@@ -48,6 +45,7 @@ mod tests {
         stable_how,
     };
     use nfs3_types::xdr_codec::Opaque;
+    use system_tests::hooked_kv::{HookedKv, Hooks};
     use tokio::net::{TcpListener, TcpStream};
 
     /// One block, and too large to live in the metadata store.
@@ -110,88 +108,26 @@ mod tests {
         waiting: AtomicU64,
     }
 
-    /// A metadata store with such a place.
-    #[derive(Debug)]
-    struct StoppingKv {
-        inner: MemoryKv,
-        forks: Arc<Stop>,
-    }
-
-    #[derive(Debug)]
-    struct StoppingTransaction {
-        inner: Box<dyn Transaction>,
+    /// One transaction, which may make a session.
+    #[derive(Clone, Debug)]
+    struct Making {
         makes_session: bool,
         forks: Arc<Stop>,
     }
 
-    impl Kv for StoppingKv {
-        fn begin(&self) -> Box<dyn Transaction> {
-            Box::new(StoppingTransaction {
-                inner: self.inner.begin(),
-                makes_session: false,
-                forks: Arc::clone(&self.forks),
-            })
-        }
-    }
-
-    impl Transaction for StoppingTransaction {
-        fn read_version(&self) -> KvFuture<'_, Version> {
-            self.inner.read_version()
-        }
-
-        fn set_read_version(&mut self, version: Version) {
-            self.inner.set_read_version(version);
-        }
-
-        fn get<'a>(&'a self, key: &'a [u8], isolation: Isolation) -> KvFuture<'a, Option<Bytes>> {
-            self.inner.get(key, isolation)
-        }
-
-        fn get_range<'a>(
-            &'a self,
-            range: &'a KeyRange,
-            limit: RangeLimit,
-            isolation: Isolation,
-        ) -> KvFuture<'a, RangePage> {
-            self.inner.get_range(range, limit, isolation)
-        }
-
-        fn set(&mut self, key: &[u8], value: &[u8]) {
+    impl Hooks for Making {
+        fn sees_set(&mut self, key: &[u8]) {
             self.makes_session |= matches!(decode(key), Ok(Key::SessionOf(..)));
-            self.inner.set(key, value);
         }
 
-        fn clear(&mut self, key: &[u8]) {
-            self.inner.clear(key);
-        }
-
-        fn clear_range(&mut self, range: &KeyRange) {
-            self.inner.clear_range(range);
-        }
-
-        fn atomic(&mut self, op: AtomicOp, key: &[u8], operand: &[u8]) {
-            self.inner.atomic(op, key, operand);
-        }
-
-        fn add_read_conflict_range(&mut self, range: &KeyRange) {
-            self.inner.add_read_conflict_range(range);
-        }
-
-        fn add_write_conflict_range(&mut self, range: &KeyRange) {
-            self.inner.add_write_conflict_range(range);
-        }
-
-        fn commit(self: Box<Self>) -> KvFuture<'static, Committed> {
-            Box::pin(async move {
-                if self.makes_session {
-                    self.forks.waiting.fetch_add(1, SeqCst);
-                    while self.forks.is_closed.load(SeqCst) {
-                        tokio::task::yield_now().await;
-                    }
-                    self.forks.waiting.fetch_sub(1, SeqCst);
+        async fn before_commit(&mut self) {
+            if self.makes_session {
+                self.forks.waiting.fetch_add(1, SeqCst);
+                while self.forks.is_closed.load(SeqCst) {
+                    tokio::task::yield_now().await;
                 }
-                self.inner.commit().await
-            })
+                self.forks.waiting.fetch_sub(1, SeqCst);
+            }
         }
     }
 
@@ -231,10 +167,12 @@ mod tests {
             let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
             let rng = Arc::new(Rng::seeded(3));
             let forks = Arc::<Stop>::default();
-            let kv: Arc<dyn Kv> = Arc::new(StoppingKv {
-                inner: MemoryKv::new(Arc::clone(&clock)),
+            let making = Making {
+                makes_session: false,
                 forks: Arc::clone(&forks),
-            });
+            };
+            let memory = Arc::new(MemoryKv::new(Arc::clone(&clock)));
+            let kv: Arc<dyn Kv> = Arc::new(HookedKv::new(memory, making));
             let store = Store::open(Arc::clone(&kv), Arc::clone(&clock), Arc::clone(&rng));
             let store = store.await.unwrap();
             let new = NewWorkspace {
@@ -542,7 +480,7 @@ mod tests {
             let counters = tree.counters(root).await;
             let counters = counters.map_err(|error| format!("commit: {error}"))?;
             let new = NewCommit {
-                tree: NodeId::new(root.to_bytes()),
+                tree: root.name(),
                 usage: Usage {
                     bytes: counters.bytes,
                     // The root directory does not count.

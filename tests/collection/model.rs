@@ -16,8 +16,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::task::Poll;
 
 use base::{
-    Clock, DomainId, Epoch, GatewayId, InodeId, NodeId, Rng, SessionId, SystemClock, TenantId,
-    WorkspaceId,
+    Clock, DomainId, Epoch, GatewayId, InodeId, Rng, SessionId, SystemClock, TenantId, WorkspaceId,
 };
 use bytes::Bytes;
 use chunkstore::local::{LocalOptions, LocalStore, Marked, Thoroughness};
@@ -36,7 +35,7 @@ use metadata::session::{fold, session_layers, take_over, tree_of};
 use metadata::store::{ForkSession, NewCommit, NewWorkspace, OpenSession, Store};
 use nfs_gateway::ChunkTrees;
 
-use crate::gates::{Gate, GatedChunks, GatedKv};
+use crate::gates::{Gate, GatedChunks, GatedKv, Gates};
 
 pub(crate) mod keeping;
 
@@ -174,7 +173,7 @@ impl Process {
 
     async fn own(&self, id: SessionId) -> Option<()> {
         // One call as far as this is about.
-        let kv = self.kv.inner.as_ref();
+        let kv = self.kv.inner();
         let owned = take_over(kv, &self.trees, id, GATEWAY, 1).await;
         let owned = owned.ok()?;
         let owned = Owned {
@@ -368,7 +367,7 @@ impl Process {
         }
         self.folded(id);
         let new = NewCommit {
-            tree: NodeId::new(record?.base?.to_bytes()),
+            tree: record?.base?.name(),
             usage: Usage::default(),
             parents: Vec::new(),
             statistics: Statistics::default(),
@@ -501,11 +500,12 @@ impl<'a> World<'a> {
     /// Starts a process, which takes over all sessions.
     async fn start(&mut self, seed: u64) {
         let gate = Arc::new(Gate::default());
-        let kv = Arc::new(GatedKv {
-            inner: Arc::clone(&self.inner),
-            gate: Arc::clone(&gate),
-            deltas_only: false,
-        });
+        let gated = |deltas_only| {
+            let gate = Arc::clone(&gate);
+            GatedKv::new(self.inner.clone(), Gates { gate, deltas_only })
+        };
+        let kv = Arc::new(gated(false));
+        let walked = gated(self.mutation == Some(Mutation::TreesNotWalked));
         let clock = Arc::<keeping::ShiftedClock>::clone(&self.clock);
         let rng = Arc::new(Rng::seeded(seed + 5));
         let store = Store::open(Arc::<GatedKv>::clone(&kv), clock, rng);
@@ -521,10 +521,7 @@ impl<'a> World<'a> {
         let workspace = store.workspace_by_name(TENANT, "w").await.unwrap();
         let tenant = store.tenant(TENANT).await.unwrap();
         let process = Rc::new(Process {
-            walked: GatedKv {
-                deltas_only: self.mutation == Some(Mutation::TreesNotWalked),
-                ..GatedKv::clone(&kv)
-            },
+            walked,
             kv,
             trees: ChunkTrees::new(Arc::<GatedChunks>::clone(&chunks), 1 << 20),
             chunks,

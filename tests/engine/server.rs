@@ -19,7 +19,7 @@ use tokio::runtime::Runtime;
 
 use crate::clock::WorldClock;
 use crate::forgetful::Forgetful;
-use crate::slow_kv::{Pace, SlowKv};
+use crate::slow_kv::{Pace, SlowKv, Slowness};
 
 /// When the world begins.
 pub(crate) const START: Timestamp = Timestamp::new(1_600_000_000, 0);
@@ -98,7 +98,7 @@ impl Server {
         };
         let memory = MemoryKv::new(clock.clone());
         let faulty = FaultyKv::new(Arc::new(memory.clone()), seed, FaultRates::default());
-        let slow = SlowKv::new(Arc::new(faulty.clone()), clock.clone(), seed);
+        let slow = SlowKv::new(Arc::new(faulty.clone()), Slowness::new(clock.clone(), seed));
         let forgetful = Arc::new(Forgetful::new(seed));
         let chunks = Arc::new(FaultyStore::new(forgetful.clone(), clock.clone()));
         let mut server = Self {
@@ -363,7 +363,7 @@ impl Server {
 
     pub(crate) fn set_faults(&self, rates: FaultRates, pace: Pace) {
         self.faulty.set_rates(rates);
-        self.slow.set_pace(pace);
+        self.slow.hooks().set_pace(pace);
     }
 
     /// Lets virtual time pass.

@@ -4,11 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use base::{Clock, Rng};
-use bytes::Bytes;
-use metadata::kv::{
-    AtomicOp, Committed, Isolation, KeyRange, Kv, KvFuture, RangeLimit, RangePage, Transaction,
-    Version,
-};
+use system_tests::hooked_kv::{HookedKv, Hooks};
 
 /// Longest times that a read and each half of a commit take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,10 +14,14 @@ pub(crate) struct Pace {
 }
 
 /// Hands on to another store, slowly. Cloning shares it.
+pub(crate) type SlowKv = HookedKv<Slowness>;
+
+/// How slowly.
 #[derive(Clone, Debug)]
-pub(crate) struct SlowKv {
-    inner: Arc<dyn Kv>,
+pub(crate) struct Slowness {
     shared: Arc<Shared>,
+    /// Longest time that each half of the commit takes; both halves have the pace of its beginning.
+    commit_ms_max: u64,
 }
 
 #[derive(Debug)]
@@ -43,15 +43,15 @@ impl Shared {
     }
 }
 
-impl SlowKv {
-    pub(crate) fn new(inner: Arc<dyn Kv>, clock: Arc<dyn Clock>, seed: u64) -> Self {
+impl Slowness {
+    pub(crate) fn new(clock: Arc<dyn Clock>, seed: u64) -> Self {
         Self {
-            inner,
             shared: Arc::new(Shared {
                 clock,
                 rng: Rng::seeded(seed),
                 pace: Mutex::default(),
             }),
+            commit_ms_max: 0,
         }
     }
 
@@ -64,87 +64,18 @@ impl SlowKv {
     }
 }
 
-impl Kv for SlowKv {
-    fn begin(&self) -> Box<dyn Transaction> {
-        Box::new(SlowTransaction {
-            inner: self.inner.begin(),
-            shared: Arc::clone(&self.shared),
-        })
+impl Hooks for Slowness {
+    /// The value is as of the call, and old when it arrives.
+    async fn after_read(&self) {
+        self.shared.dawdle(self.shared.pace().read_ms_max).await;
     }
 
-    fn available_bytes(&self) -> Option<u64> {
-        self.inner.available_bytes()
-    }
-}
-
-#[derive(Debug)]
-struct SlowTransaction {
-    inner: Box<dyn Transaction>,
-    shared: Arc<Shared>,
-}
-
-impl Transaction for SlowTransaction {
-    fn read_version(&self) -> KvFuture<'_, Version> {
-        self.inner.read_version()
+    async fn before_commit(&mut self) {
+        self.commit_ms_max = self.shared.pace().commit_ms_max;
+        self.shared.dawdle(self.commit_ms_max).await;
     }
 
-    fn set_read_version(&mut self, version: Version) {
-        self.inner.set_read_version(version);
-    }
-
-    fn get<'a>(&'a self, key: &'a [u8], isolation: Isolation) -> KvFuture<'a, Option<Bytes>> {
-        Box::pin(async move {
-            // The value is as of the call, and old when it arrives.
-            let value = self.inner.get(key, isolation).await;
-            self.shared.dawdle(self.shared.pace().read_ms_max).await;
-            value
-        })
-    }
-
-    fn get_range<'a>(
-        &'a self,
-        range: &'a KeyRange,
-        limit: RangeLimit,
-        isolation: Isolation,
-    ) -> KvFuture<'a, RangePage> {
-        Box::pin(async move {
-            let page = self.inner.get_range(range, limit, isolation).await;
-            self.shared.dawdle(self.shared.pace().read_ms_max).await;
-            page
-        })
-    }
-
-    fn set(&mut self, key: &[u8], value: &[u8]) {
-        self.inner.set(key, value);
-    }
-
-    fn clear(&mut self, key: &[u8]) {
-        self.inner.clear(key);
-    }
-
-    fn clear_range(&mut self, range: &KeyRange) {
-        self.inner.clear_range(range);
-    }
-
-    fn atomic(&mut self, op: AtomicOp, key: &[u8], operand: &[u8]) {
-        self.inner.atomic(op, key, operand);
-    }
-
-    fn add_read_conflict_range(&mut self, range: &KeyRange) {
-        self.inner.add_read_conflict_range(range);
-    }
-
-    fn add_write_conflict_range(&mut self, range: &KeyRange) {
-        self.inner.add_write_conflict_range(range);
-    }
-
-    fn commit(self: Box<Self>) -> KvFuture<'static, Committed> {
-        Box::pin(async move {
-            let ms_max = self.shared.pace().commit_ms_max;
-            self.shared.dawdle(ms_max).await;
-            let committed = self.inner.commit().await;
-            self.shared.dawdle(ms_max).await;
-            committed
-        })
+    async fn after_commit(&mut self) {
+        self.shared.dawdle(self.commit_ms_max).await;
     }
 }

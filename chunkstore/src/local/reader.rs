@@ -165,13 +165,7 @@ impl LocalReader {
             ..VerifyCounts::default()
         };
         for number in &self.sealed {
-            match verifier.entries(*number) {
-                Ok(entries) => verifier.pack(*number, &entries, &mut counts, &mut report),
-                Err(error) => {
-                    tracing::error!(pack = number, %error, "pack cannot be read");
-                    counts.unreadable_packs += 1;
-                }
-            }
+            verifier.sealed_pack(*number, &mut counts, &mut report);
         }
         for (number, entries) in &self.scanned {
             verifier.pack(*number, entries, &mut counts, &mut report);

@@ -61,15 +61,7 @@ impl LocalStore {
             if open_numbers.contains(&number) {
                 continue;
             }
-            match shared.verifier().entries(number) {
-                Ok(entries) => shared
-                    .verifier()
-                    .pack(number, &entries, &mut counts, &mut report),
-                Err(error) => {
-                    tracing::error!(pack = number, %error, "pack cannot be read");
-                    counts.unreadable_packs += 1;
-                }
-            }
+            (shared.verifier()).sealed_pack(number, &mut counts, &mut report);
         }
         for (number, entries) in open {
             (shared.verifier()).pack(number, &entries, &mut counts, &mut report);
@@ -98,6 +90,22 @@ pub(crate) struct Verifier<'a> {
 }
 
 impl Verifier<'_> {
+    /// Reads the chunks of a pack that is not written, as [`Verifier::pack`] does.
+    pub(crate) fn sealed_pack(
+        self,
+        number: u32,
+        counts: &mut VerifyCounts,
+        report: &mut dyn FnMut(Verified),
+    ) {
+        match self.entries(number) {
+            Ok(entries) => self.pack(number, &entries, counts, report),
+            Err(error) => {
+                tracing::error!(pack = number, %error, "pack cannot be read");
+                counts.unreadable_packs += 1;
+            }
+        }
+    }
+
     /// What a pack that is not written says it holds.
     pub(crate) fn entries(self, number: u32) -> io::Result<Vec<PackEntry>> {
         if let Some(sidecar) = Sidecar::load(self.packs.dir(), number) {

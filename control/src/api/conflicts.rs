@@ -20,8 +20,7 @@ use nfs_gateway::{HistoryError, Which};
 use serde::Deserialize;
 
 use super::ApiState;
-use super::input::{Body, Parameters, Place, Tenant, session_id};
-use super::workspaces::{PAGE_DEFAULT, PAGE_MAX};
+use super::input::{Body, Parameters, Place, Tenant, not_a_position, page_limit, session_id};
 use crate::conflicts::{
     Clash, Clashes, Conflict, Resolve, Resolved, Version, hex_unless_text, parse_id, parse_path,
     parse_take, show_id, text,
@@ -326,8 +325,8 @@ async fn path_of(snapshot: &Snapshot, inode: InodeId) -> Result<Option<Vec<u8>>,
 
 fn position(part: &Part) -> Result<(Option<ConflictId>, usize), ApiError> {
     let after = part.after.as_deref();
-    let after = after.map(|text| parse_id(text).ok_or_else(super::history::not_a_position));
-    let limit = part.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
+    let after = after.map(|text| parse_id(text).ok_or_else(not_a_position));
+    let limit = page_limit(part.limit);
     Ok((after.transpose()?, limit))
 }
 

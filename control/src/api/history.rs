@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use base::{TenantId, WorkspaceId};
+use base::TenantId;
 use metadata::merge::Policy;
 use metadata::record::operation::Cause;
 use metadata::record::reference::{RefKind, RefName, RefState};
@@ -16,10 +16,12 @@ use serde::de::IgnoredAny;
 
 use super::ApiState;
 use super::diff::changes_of;
-use super::input::{Body, Parameters, Place, Tenant, session_id};
+use super::input::{
+    Body, Parameters, Part, Place, Tenant, next_after, not_a_position, page_limit, session_id,
+    workspace_id,
+};
 use super::lineage::{self, PathLog};
 use super::paths::Bytes;
-use super::workspaces::{PAGE_DEFAULT, PAGE_MAX};
 use crate::conflicts::PublishAnswer;
 use crate::history::{
     Checkpoint, Checkpointed, Commit, CreateRef, Operation, Publish, Ref, Shown, Undo,
@@ -42,14 +44,6 @@ pub(super) struct LogPart {
     /// See [`Bytes`].
     #[serde(rename = "path")]
     _path: Option<IgnoredAny>,
-}
-
-/// Which part of a list is wanted.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Part {
-    after: Option<String>,
-    limit: Option<usize>,
 }
 
 /// One version.
@@ -133,7 +127,7 @@ pub(super) async fn log(
         session: part.session.as_deref().map(session_id).transpose()?,
         run: part.run,
     };
-    let limit = part.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
+    let limit = page_limit(part.limit);
     let after = part.after.as_deref();
     if let Some(path) = bytes.path {
         let wanted = PathLog {
@@ -194,13 +188,10 @@ pub(super) async fn refs(
     Parameters(part): Parameters<Part>,
 ) -> Result<Json<Page<Ref>>, ApiError> {
     let workspace = workspace_id(&state, tenant, &workspace).await?;
-    let limit = part.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
-    let after = part.after.as_deref().map(ref_name).transpose()?;
+    let limit = part.limit();
+    let after = part.after().map(ref_name).transpose()?;
     let found = state.store.refs(workspace, after.as_ref(), limit).await?;
-    let next = found
-        .last()
-        .filter(|_| found.len() == limit)
-        .map(|last| last.name.as_str().to_owned());
+    let next = next_after(&found, limit, |last| last.name.as_str().to_owned());
     let items = found.into_iter().map(Ref::from).collect();
     Ok(Json(Page { items, next }))
 }
@@ -294,20 +285,13 @@ pub(super) async fn operations(
     Parameters(part): Parameters<Part>,
 ) -> Result<Json<Page<Operation>>, ApiError> {
     let workspace = workspace_id(&state, tenant, &workspace).await?;
-    let limit = part.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
-    let before = match part.after.as_deref() {
-        Some(after) => {
-            let id = after.parse().map_err(|_| not_a_position())?;
-            Some(state.store.operation(workspace, id).await?.position())
-        }
+    let limit = part.limit();
+    let before: Option<OperationPosition> = match part.position()? {
+        Some(id) => Some(state.store.operation(workspace, id).await?.position()),
         None => None,
     };
-    let before: Option<OperationPosition> = before;
     let found = state.store.operations(workspace, before, limit).await?;
-    let next = found
-        .last()
-        .filter(|_| found.len() == limit)
-        .map(|last| last.id.to_string());
+    let next = next_after(&found, limit, |last| last.id.to_string());
     let items = found.into_iter().map(Operation::from).collect();
     Ok(Json(Page { items, next }))
 }
@@ -327,18 +311,6 @@ pub(super) async fn undo(
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn workspace_id(
-    state: &ApiState,
-    tenant: TenantId,
-    name: &str,
-) -> Result<WorkspaceId, ApiError> {
-    Ok(state.store.workspace_by_name(tenant, name).await?.id)
-}
-
 fn ref_name(text: &str) -> Result<RefName, ApiError> {
     RefName::new(text).map_err(|error| ApiError::invalid(format!("ref {text:?}: {error}")))
-}
-
-pub(super) fn not_a_position() -> ApiError {
-    ApiError::invalid("after is not what an earlier answer gave as next")
 }

@@ -1,13 +1,15 @@
-//! What calls carry: the token, the body, the query, numbers in the path.
+//! What calls carry: the token, the body, the query, numbers in the path, the part of a list.
 
+use std::str::FromStr;
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::header;
 use axum::http::request::Parts;
-use base::{SessionId, TenantId};
+use base::{SessionId, TenantId, WorkspaceId};
 use metadata::store::StoreError;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::ApiState;
@@ -16,6 +18,12 @@ use crate::types::{no_session, parse_session};
 
 /// Longest token that is looked up, in bytes.
 const TOKEN_BYTES_MAX: usize = 256;
+
+/// Members of a list unless the caller says otherwise.
+const PAGE_DEFAULT: usize = 100;
+
+/// Most members of a list.
+const PAGE_MAX: usize = 500;
 
 /// Whose call it is, by the token that it shows.
 #[derive(Clone, Copy, Debug)]
@@ -93,6 +101,60 @@ impl<T: DeserializeOwned + Send> FromRequestParts<Arc<ApiState>> for Place<T> {
             Err(why) => Err(ApiError::rejected(why.status(), why.body_text())),
         }
     }
+}
+
+/// Which part of a list is wanted.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Part {
+    after: Option<String>,
+    limit: Option<usize>,
+}
+
+impl Part {
+    /// What it is to begin after, as the caller says it.
+    pub(super) fn after(&self) -> Option<&str> {
+        self.after.as_deref()
+    }
+
+    /// What it is to begin after, where an answer says it as a number or an id.
+    pub(super) fn position<T: FromStr>(&self) -> Result<Option<T>, ApiError> {
+        let position = self.after().map(str::parse).transpose();
+        position.map_err(|_| not_a_position())
+    }
+
+    /// How many members it has at most.
+    pub(super) fn limit(&self) -> usize {
+        page_limit(self.limit)
+    }
+}
+
+/// How many members a list has at most if the caller asks for so many.
+pub(super) fn page_limit(asked: Option<usize>) -> usize {
+    asked.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX)
+}
+
+/// What the next part of a list begins after; `None` if this part, which was to have `limit`
+/// members, is the last.
+pub(super) fn next_after<T>(
+    found: &[T],
+    limit: usize,
+    position: impl FnOnce(&T) -> String,
+) -> Option<String> {
+    found.last().filter(|_| found.len() == limit).map(position)
+}
+
+pub(super) fn not_a_position() -> ApiError {
+    ApiError::invalid("after is not what an earlier answer gave as next")
+}
+
+/// The workspace of that name.
+pub(super) async fn workspace_id(
+    state: &ApiState,
+    tenant: TenantId,
+    name: &str,
+) -> Result<WorkspaceId, ApiError> {
+    Ok(state.store.workspace_by_name(tenant, name).await?.id)
 }
 
 /// A session's number as it stands in a path.

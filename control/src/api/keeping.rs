@@ -5,13 +5,12 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use base::{CommitId, TenantId, WorkspaceId};
+use base::TenantId;
 use metadata::record::retention::Policy;
 use serde::Deserialize;
 
 use super::ApiState;
-use super::input::{Body, Parameters, Place, Tenant};
-use super::workspaces::{PAGE_DEFAULT, PAGE_MAX};
+use super::input::{Body, Parameters, Part, Place, Tenant, next_after, workspace_id};
 use crate::keeping::{AddPin, Pin, RemovedWorkspace, Retention, SetRetention};
 use crate::status::ApiError;
 use crate::types::Page;
@@ -22,14 +21,6 @@ use crate::types::Page;
 pub(super) struct Deleting {
     #[serde(default)]
     force: bool,
-}
-
-/// Which part of a list is wanted.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Part {
-    after: Option<String>,
-    limit: Option<usize>,
 }
 
 /// Answers at once; what the workspace had is removed in the background.
@@ -113,17 +104,9 @@ pub(super) async fn pins(
     Parameters(part): Parameters<Part>,
 ) -> Result<Json<Page<Pin>>, ApiError> {
     let workspace = workspace_id(&state, tenant, &name).await?;
-    let limit = part.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
-    let after =
-        match part.after.as_deref() {
-            Some(after) => Some(after.parse::<CommitId>().map_err(|_| {
-                ApiError::invalid("after is not what an earlier answer gave as next")
-            })?),
-            None => None,
-        };
-    let found = state.store.pins(workspace, after, limit).await?;
-    let last = found.last().filter(|_| found.len() == limit);
-    let next = last.map(|last| last.commit.to_string());
+    let limit = part.limit();
+    let found = state.store.pins(workspace, part.position()?, limit).await?;
+    let next = next_after(&found, limit, |last| last.commit.to_string());
     let items = found.into_iter().map(Pin::from).collect();
     Ok(Json(Page { items, next }))
 }
@@ -158,12 +141,4 @@ pub(super) async fn remove_pin(
         .to_end(async move { store.unpin(workspace, commit.id).await })
         .await?;
     Ok(StatusCode::NO_CONTENT)
-}
-
-async fn workspace_id(
-    state: &ApiState,
-    tenant: TenantId,
-    name: &str,
-) -> Result<WorkspaceId, ApiError> {
-    Ok(state.store.workspace_by_name(tenant, name).await?.id)
 }

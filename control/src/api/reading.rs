@@ -21,9 +21,8 @@ use serde::de::IgnoredAny;
 
 use super::ApiState;
 use super::glob::Glob;
-use super::input::{Parameters, Place, Tenant};
+use super::input::{Parameters, Place, Tenant, not_a_position, page_limit};
 use super::paths::{Bytes, resolve};
-use super::workspaces::{PAGE_DEFAULT, PAGE_MAX};
 use crate::reading::{Entry, escape_bytes, show_bytes, unescape_bytes};
 use crate::status::ApiError;
 use crate::types::Page;
@@ -123,10 +122,6 @@ fn position(after: &str) -> Option<(CommitId, Vec<u8>)> {
     Some((commit.parse().ok()?, unescape_bytes(last)?))
 }
 
-fn not_a_position() -> ApiError {
-    ApiError::invalid("after is not what an earlier answer gave as next")
-}
-
 /// What is in a directory; of anything else, itself.
 pub(super) async fn entries(
     State(state): State<Arc<ApiState>>,
@@ -147,7 +142,7 @@ pub(super) async fn entries(
     }
     let after = reading.after.as_deref().map(Name::new).transpose();
     let after = after.map_err(|_| not_a_position())?;
-    let limit = wanted.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
+    let limit = page_limit(wanted.limit);
     let limit = limit
         .min(PAGE_BYTES_MAX / (ENTRY_BYTES + 4 * path.len()))
         .max(1);
@@ -205,7 +200,7 @@ pub(super) async fn find(
             after.ok_or_else(not_a_position)?
         }
     };
-    let limit = wanted.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
+    let limit = page_limit(wanted.limit);
     let (mut found, mut size, mut next) = (Vec::new(), 0, None);
     for looked_at in 1..=LOOKED_AT_MAX {
         let Some(one) = finder.next().await? else {

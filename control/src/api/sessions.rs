@@ -13,8 +13,9 @@ use metadata::store::{self, NewTicket, SessionInfo, TicketInfo};
 use serde::{Deserialize, Serialize};
 
 use super::ApiState;
-use super::input::{Body, Parameters, Place, Tenant, session_id};
-use super::workspaces::{PAGE_DEFAULT, PAGE_MAX};
+use super::input::{
+    Body, Parameters, Place, Tenant, next_after, not_a_position, page_limit, session_id,
+};
 use crate::mount_line::{MountKind, MountLine, mount_path};
 use crate::status::ApiError;
 use crate::types::{
@@ -121,7 +122,7 @@ pub(super) async fn list(
     Tenant(tenant): Tenant,
     Parameters(part): Parameters<Part>,
 ) -> Result<Json<Page<Session>>, ApiError> {
-    let limit = part.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
+    let limit = page_limit(part.limit);
     let workspace = match &part.workspace {
         Some(name) => Some(state.store.workspace_by_name(tenant, name).await?.id),
         None => None,
@@ -131,10 +132,9 @@ pub(super) async fn list(
         .store
         .sessions(tenant, workspace, after, limit)
         .await?;
-    let next = found
-        .last()
-        .filter(|_| found.len() == limit)
-        .map(|last| format!("{}-{}", last.record.workspace, last.id));
+    let next = next_after(&found, limit, |last| {
+        format!("{}-{}", last.record.workspace, last.id)
+    });
     let mut names = HashMap::new();
     let mut items = Vec::with_capacity(found.len());
     for info in found {
@@ -308,9 +308,8 @@ fn earlier(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp
 }
 
 fn parse_position(text: &str) -> Result<(WorkspaceId, SessionId), ApiError> {
-    let wrong = || ApiError::invalid("after is not what an earlier answer gave as next");
-    let (workspace, session) = text.split_once('-').ok_or_else(wrong)?;
-    let workspace = workspace.parse().map_err(|_| wrong())?;
-    let session = session.parse().map_err(|_| wrong())?;
+    let (workspace, session) = text.split_once('-').ok_or_else(not_a_position)?;
+    let workspace = workspace.parse().map_err(|_| not_a_position())?;
+    let session = session.parse().map_err(|_| not_a_position())?;
     Ok((workspace, session))
 }

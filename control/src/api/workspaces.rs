@@ -6,29 +6,14 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use metadata::store::{NewWorkspace, WorkspaceInfo};
-use serde::Deserialize;
 
 use super::ApiState;
-use super::input::{Body, Parameters, Place, Tenant};
+use super::input::{Body, Parameters, Part, Place, Tenant, next_after};
 use crate::status::ApiError;
 use crate::types::{CreateWorkspace, Page, Workspace, show_time};
 
-/// Members of a list unless the caller says otherwise.
-pub(super) const PAGE_DEFAULT: usize = 100;
-
-/// Most members of a list.
-pub(super) const PAGE_MAX: usize = 500;
-
 /// Mode of a new root directory: agents run as anybody, and the session is theirs alone.
 const ROOT_MODE_DEFAULT: u32 = 0o777;
-
-/// Which part of a list is wanted.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Part {
-    after: Option<String>,
-    limit: Option<usize>,
-}
 
 pub(super) async fn create(
     State(state): State<Arc<ApiState>>,
@@ -55,13 +40,9 @@ pub(super) async fn list(
     Tenant(tenant): Tenant,
     Parameters(part): Parameters<Part>,
 ) -> Result<Json<Page<Workspace>>, ApiError> {
-    let limit = part.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
-    let found = state
-        .store
-        .workspaces(tenant, part.after.as_deref(), limit)
-        .await?;
-    let last = found.last().map(|info| info.record.name.clone());
-    let next = last.filter(|_| found.len() == limit);
+    let limit = part.limit();
+    let found = state.store.workspaces(tenant, part.after(), limit).await?;
+    let next = next_after(&found, limit, |last| last.record.name.clone());
     let items = found.into_iter().map(describe).collect();
     Ok(Json(Page { items, next }))
 }

@@ -16,7 +16,7 @@ use crate::history::{
     Shown, Stat, Undo, short,
 };
 use crate::output;
-use crate::reading::{PathCommit, escape_bytes, show_path};
+use crate::reading::{ChangedPath, PathCommit, escape_bytes, show_path};
 use crate::types::{Page, Session};
 
 /// Members asked for at a time.
@@ -130,14 +130,11 @@ fn log_of_path(commits: &[PathCommit], json: bool) -> Result<(), Failure> {
     }
     let block = |one: &PathCommit| {
         let change = &one.change;
-        let path = show_path(&change.path, change.path_bytes.as_ref());
-        let old = change.old_path.as_ref();
-        let old = old.map(|old| show_path(old, change.old_path_bytes.as_ref()));
         let unsure = match change.unsure {
             true => "  (perhaps: too much differs to look through)",
             false => "",
         };
-        let line = letter_line(&change.what, &path, old.as_deref());
+        let line = path_line(&change.changed);
         format!("{}\n\n{line}{unsure}", described(&one.commit))
     };
     let blocks: Vec<String> = commits.iter().map(block).collect();
@@ -243,12 +240,13 @@ fn show_diff(args: &DiffArgs, diff: &Diff) -> Result<(), Failure> {
 
 /// A change with sizes in bytes.
 fn size_line(change: &Change) -> String {
+    let changed = &change.changed;
     let sizes = match (change.old_size, change.new_size) {
-        _ if change.kind == "directory" => return change_line(change),
-        (Some(old), Some(new)) if change.what != "added" && change.what != "removed" => {
+        _ if changed.kind == "directory" => return change_line(change),
+        (Some(old), Some(new)) if changed.what != "added" && changed.what != "removed" => {
             format!("{old} -> {new} bytes")
         }
-        (_, Some(new)) if change.what == "added" => format!("{new} bytes"),
+        (_, Some(new)) if changed.what == "added" => format!("{new} bytes"),
         (Some(old), _) => format!("{old} bytes"),
         (None, _) => return change_line(change),
     };
@@ -266,28 +264,29 @@ fn sums(stat: &Stat) -> String {
     format!("{}{more}", all.join(", "))
 }
 
-/// A letter for what happened, as git has it, and the path.
 fn change_line(change: &Change) -> String {
-    let path = show_path(&change.path, change.path_bytes.as_ref());
-    let old = change.old_path.as_ref();
-    let old = old.map(|old| show_path(old, change.old_path_bytes.as_ref()));
-    let line = letter_line(&change.what, &path, old.as_deref());
+    let line = path_line(&change.changed);
     match change.further {
         0 => line,
         further => format!("{line}  (and {further} further names)"),
     }
 }
 
-fn letter_line(what: &str, path: &str, old_path: Option<&str>) -> String {
-    let letter = match what {
+/// A letter for what happened, as git has it, and the path.
+fn path_line(changed: &ChangedPath) -> String {
+    let path = show_path(&changed.path, changed.path_bytes.as_ref());
+    let letter = match changed.what.as_str() {
         "added" => 'A',
         "removed" => 'D',
         "renamed" => 'R',
         "type-changed" => 'T',
         _ => 'M',
     };
-    match old_path {
-        Some(old) => format!("{letter}  {old} -> {path}"),
+    match &changed.old_path {
+        Some(old) => {
+            let old = show_path(old, changed.old_path_bytes.as_ref());
+            format!("{letter}  {old} -> {path}")
+        }
         None => format!("{letter}  {path}"),
     }
 }

@@ -1,7 +1,9 @@
 //! Runs the built binary, as people do.
-#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)] // Shared by several test binaries.
+#![allow(dead_code, missing_docs, unreachable_pub)] // Shared by several test binaries.
+#![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)] // For tests.
 
 pub mod files;
+pub mod scripted;
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -46,6 +48,21 @@ pub fn fails(args: &[&str], dir: &Path, code: i32, parts: &[&str]) {
     for part in parts {
         assert!(said.contains(part), "{args:?} says {said}, not {part}");
     }
+}
+
+/// Opens a session; gives what is told of it.
+pub fn open(dir: &Path, more: &[&str]) -> Value {
+    json(&[&["session", "open"], more].concat(), dir)
+}
+
+/// The id of a session, or of another thing that has one.
+pub fn id(of: &Value) -> &str {
+    of["id"].as_str().unwrap()
+}
+
+/// Publishes a session; gives what is told of that.
+pub fn publish(dir: &Path, session: &Value, more: &[&str]) -> Value {
+    json(&[&["session", "publish", id(session)], more].concat(), dir)
 }
 
 /// A running server.

@@ -8,7 +8,6 @@ use crate::kv::{KeyRange, KvError};
 use crate::record::commit::{CommitRecord, id_of};
 use crate::record::operation::{Action, OperationRecord};
 use crate::record::reference::{RefChange, RefLogRecord, RefName, RefRecord, RefState};
-use crate::tree::Root;
 
 impl Checker<'_> {
     /// That a commit is what its name says, and that it comes from what there is.
@@ -42,7 +41,7 @@ impl Checker<'_> {
             workspace,
             time: commit.time,
             id,
-            root: Root::from_bytes(*commit.tree.as_bytes()),
+            root: commit.root(),
             usage: commit.usage,
             conflicts: commit.conflicts,
             parent: commit.parents.first().copied(),

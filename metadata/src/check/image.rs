@@ -152,7 +152,7 @@ impl Checker<'_> {
         let key = keyspace::commit(record.workspace, id);
         let value = self.reader.get(&key).await?;
         let commit = value.and_then(|value| CommitRecord::decode(&value).ok());
-        Ok(commit.map(|commit| Root::from_bytes(*commit.tree.as_bytes())))
+        Ok(commit.map(|commit| commit.root()))
     }
 
     /// The files of an image that is a tree and nothing else. `false` if not all was read.

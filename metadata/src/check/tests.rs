@@ -27,7 +27,7 @@ use crate::session::{
 use crate::stat::{FileKind, SetAttrs};
 use crate::store::{ForkSession, NewCommit, NewWorkspace, OpenSession, Store};
 use crate::tree::{Edited, MemoryNodes, MemoryTrees};
-use base::{CommitId, GatewayId, InodeId, Name, NodeId};
+use base::{CommitId, GatewayId, InodeId, Name};
 
 /// A session that is used without a gateway.
 struct World {
@@ -318,7 +318,7 @@ impl World {
         let (store, workspace) = (&self.store, self.workspace);
         let made = self.tree().await;
         let new = |message: &str, parents| NewCommit {
-            tree: NodeId::new(made.root.to_bytes()),
+            tree: made.root.name(),
             usage: Usage {
                 bytes: made.counters.bytes,
                 inodes: made.counters.inodes - 1,

@@ -7,7 +7,6 @@ use base::{CommitId, DomainId, WorkspaceId};
 use super::changes::{Changed, Changes};
 use super::image::Of;
 use super::{Checker, Owner, PendingCommit, Remedy};
-use crate::image::Usage;
 use crate::keyspace;
 use crate::keyspace::image::{self as keys, ImageKey};
 use crate::kv::KvError;
@@ -89,11 +88,7 @@ impl Checker<'_> {
             tree: tree.clone(),
             root,
         };
-        let usage = Usage {
-            bytes: counters.bytes,
-            // The root directory does not count.
-            inodes: counters.inodes.saturating_sub(1),
-        };
+        let usage = counters.usage();
         let is_read = self
             .check_base_image((owner.of, workspace), record, base, checked.changed)
             .await?;
@@ -184,11 +179,7 @@ impl Checker<'_> {
                 format!("says that its image holds {said} conflicts, but it holds {conflicts}");
             self.report.add(owner.of.to_string(), what, Remedy::Store);
         }
-        let uses = Usage {
-            bytes: counters.bytes,
-            // The root directory does not count.
-            inodes: counters.inodes.saturating_sub(1),
-        };
+        let uses = counters.usage();
         if uses != commit.usage {
             let said = commit.usage;
             let what = format!(

@@ -291,13 +291,7 @@ impl Image {
         let weights = self.cells.values().map(Slot::weight);
         (self.entries_total, self.blocks_total) =
             weights.fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
-        self.changes = Changes::default();
-        self.visible_bytes = totals.usage.bytes;
-        self.usage = totals.usage;
-        self.numbers = totals.numbers;
-        self.durable = self.applied;
-        self.buffered_bytes = 0;
-        self.evictions += 1;
+        self.begin_at(totals);
     }
 
     /// Forgets the whole image: another one, of these totals, is stored in its place. Nothing may
@@ -306,6 +300,11 @@ impl Image {
     pub fn replace(&mut self, totals: Totals) {
         self.cells = Cells::default();
         (self.entries_total, self.blocks_total) = (0, 0);
+        self.begin_at(totals);
+    }
+
+    /// What is stored has these totals, and nothing is changed since.
+    fn begin_at(&mut self, totals: Totals) {
         self.changes = Changes::default();
         self.visible_bytes = totals.usage.bytes;
         self.usage = totals.usage;

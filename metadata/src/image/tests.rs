@@ -4,7 +4,7 @@ use bytes::Bytes;
 use super::*;
 use crate::ops::{self, Context, How};
 use crate::record::inode::InodeRecord;
-use crate::stat::{Device, FileKind, SetAttrs};
+use crate::stat::{FileKind, SetAttrs};
 
 fn image() -> Image {
     let config = ImageConfig {
@@ -25,28 +25,7 @@ fn image() -> Image {
             numbers,
         },
     );
-    let time = Timestamp::new(1, 0);
-    let stat = Stat {
-        inode: InodeId::ROOT,
-        kind: FileKind::Directory,
-        mode: 0o755,
-        nlink: 2,
-        uid: 0,
-        gid: 0,
-        size: DIRECTORY_BYTES,
-        used: 0,
-        device: Device::default(),
-        atime: time,
-        mtime: time,
-        ctime: time,
-    };
-    let root = InodeRecord {
-        stat,
-        entries: 0,
-        link: None,
-        verifier: None,
-        inline: None,
-    };
+    let root = InodeRecord::root((0o755, 0, 0), Timestamp::new(1, 0));
     image.install_inode(InodeId::ROOT, Some(root));
     image
 }

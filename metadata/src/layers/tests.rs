@@ -11,7 +11,6 @@ use crate::keyspace::image as keys;
 use crate::kv::Kv;
 use crate::kv::memory::MemoryKv;
 use crate::session::fold;
-use crate::stat::{Device, FileKind, Stat};
 use crate::tree::{MemoryTrees, TreeKeys, Trees};
 
 const INODES: u64 = 5;
@@ -59,29 +58,6 @@ fn steps() -> impl Strategy<Value = Step> {
         1 => Just(Step::Fork),
         1 => (0..4_usize).prop_map(Step::Switch),
     ]
-}
-
-fn root() -> InodeRecord {
-    InodeRecord {
-        stat: Stat {
-            inode: InodeId::ROOT,
-            kind: FileKind::Directory,
-            mode: 0o755,
-            nlink: 2,
-            uid: 0,
-            gid: 0,
-            size: 4096,
-            used: 0,
-            device: Device::default(),
-            atime: Timestamp::default(),
-            mtime: Timestamp::default(),
-            ctime: Timestamp::default(),
-        },
-        entries: 0,
-        link: None,
-        verifier: None,
-        inline: None,
-    }
 }
 
 /// A session and the one map that it should look like.
@@ -230,7 +206,10 @@ impl World {
             },
         );
         if self.layers.base().root().is_none() {
-            image.insert(keys::inode(InodeId::ROOT), root().encode());
+            image.insert(
+                keys::inode(InodeId::ROOT),
+                InodeRecord::root((0o755, 0, 0), Timestamp::default()).encode(),
+            );
         }
         while let Some((key, value)) = whole.next().await.unwrap() {
             image.insert(key.to_vec(), value);
@@ -307,7 +286,7 @@ fn entry(inode: u64, name: u8) -> Vec<u8> {
 async fn run(steps: &[Step]) {
     let clock = Arc::new(ManualClock::new(Timestamp::new(1_000_000, 0)));
     let kv: Arc<dyn Kv> = Arc::new(MemoryKv::new(clock));
-    let root = root();
+    let root = InodeRecord::root((0o755, 0, 0), Timestamp::default());
     let session = |number| LayerId {
         session: SessionId::new(number),
         generation: 1,

@@ -108,7 +108,7 @@ impl Lineage {
     }
 
     fn snapshot(&self, commit: &CommitInfo) -> Snapshot {
-        Snapshot::new(self.tree.clone(), self.hasher.clone(), root_of(commit))
+        Snapshot::new(self.tree.clone(), self.hasher.clone(), commit.record.root())
     }
 
     /// A parent, which is earlier: all walks end because it is.
@@ -148,7 +148,7 @@ impl Lineage {
             if let (Some(origin), Some(left)) = (&found, changes_left.as_deref_mut())
                 && target.record.stat.is_dir()
             {
-                let roots = (root_of(&parent), root_of(commit));
+                let roots = (parent.record.root(), commit.record.root());
                 let paths = (origin.path.as_slice(), target.path.as_slice());
                 inside = self.inside(roots, paths, left).await?;
             }
@@ -220,8 +220,4 @@ fn is_same(target: &Target, origin: &Origin) -> bool {
         && !origin.owner
         && origin.record.stat.kind == target.record.stat.kind
         && origin.path == target.path
-}
-
-fn root_of(commit: &CommitInfo) -> Root {
-    Root::from_bytes(*commit.record.tree.as_bytes())
 }

@@ -11,6 +11,7 @@ use bytes::Bytes;
 
 use super::{LABEL_BYTES_MAX, Reader, RecordError, Unacceptable, Writer, check_label};
 use crate::image::Usage;
+use crate::tree::Root;
 
 const VERSION: u8 = 1;
 
@@ -104,6 +105,12 @@ pub struct CommitRecord {
 }
 
 impl CommitRecord {
+    /// The version that is its image.
+    #[must_use]
+    pub fn root(&self) -> Root {
+        Root::named(&self.tree)
+    }
+
     /// The name of this commit.
     #[must_use]
     pub fn id(&self) -> CommitId {

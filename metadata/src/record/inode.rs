@@ -1,9 +1,10 @@
 //! Attributes of an inode, with what is small enough to live beside them.
 
-use base::{InodeId, Name};
+use base::{InodeId, Name, Timestamp};
 use bytes::Bytes;
 
 use super::{Reader, RecordError, Writer};
+use crate::image::DIRECTORY_BYTES;
 use crate::stat::{Device, FileKind, Stat};
 
 const VERSION: u8 = 1;
@@ -55,6 +56,32 @@ pub(super) fn decode_kind(byte: u8) -> Result<FileKind, RecordError> {
 }
 
 impl InodeRecord {
+    /// The root directory of an image in which it was never changed: its mode, owner and group, and
+    /// when it was made.
+    #[must_use]
+    pub fn root((mode, uid, gid): (u32, u32, u32), made: Timestamp) -> Self {
+        Self {
+            stat: Stat {
+                inode: InodeId::ROOT,
+                kind: FileKind::Directory,
+                mode,
+                nlink: 2,
+                uid,
+                gid,
+                size: DIRECTORY_BYTES,
+                used: 0,
+                device: Device::default(),
+                atime: made,
+                mtime: made,
+                ctime: made,
+            },
+            entries: 0,
+            link: None,
+            verifier: None,
+            inline: None,
+        }
+    }
+
     /// Encodes the value. The inode number is the key's and is left out.
     #[must_use]
     pub fn encode(&self) -> Bytes {
@@ -167,7 +194,6 @@ impl InodeRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::Timestamp;
     use proptest::prelude::*;
 
     fn record() -> InodeRecord {

@@ -14,7 +14,7 @@ use base::Timestamp;
 use bytes::Bytes;
 
 use crate::compare::SnapshotError;
-use crate::image::{Body, NameHasher, Usage};
+use crate::image::{Body, NameHasher};
 use crate::keyspace::image::ImageKey;
 use crate::record::block;
 use crate::record::changed::ChangedPaths;
@@ -197,18 +197,4 @@ pub async fn changed_paths(
         }
     }
     Ok(changed)
-}
-
-/// What an image uses.
-///
-/// # Errors
-///
-/// The tree cannot be read.
-pub async fn usage(tree: &Tree, root: Root) -> Result<Usage, TreeError> {
-    let counters = tree.counters(root).await?;
-    Ok(Usage {
-        bytes: counters.bytes,
-        // The root directory is not counted.
-        inodes: counters.inodes.saturating_sub(1),
-    })
 }

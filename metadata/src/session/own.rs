@@ -7,7 +7,7 @@ use base::{DomainId, Epoch, GatewayId, InodeId, SessionId, TenantId};
 use bytes::Bytes;
 
 use super::flush::Fence;
-use crate::image::{DIRECTORY_BYTES, Totals};
+use crate::image::Totals;
 use crate::keyspace;
 use crate::kv::{Isolation, Kv, KvError, RangeLimit, Transaction};
 use crate::layers::{Base, LayerId, Layers};
@@ -15,7 +15,6 @@ use crate::record::RecordError;
 use crate::record::inode::InodeRecord;
 use crate::record::session::{FlushRecord, OwnerRecord, ReplyRecord, SessionRecord, SessionState};
 use crate::record::workspace::{TenantRecord, WorkspaceRecord};
-use crate::stat::{Device, FileKind, Stat};
 use crate::tree::{Root, Tree, TreeError, TreeKeys, Trees};
 
 /// Most attempts at a takeover before the caller hears of it.
@@ -210,7 +209,7 @@ pub fn session_layers(
         Some(root) => Base::Tree { tree, root },
         None => Base::Empty {
             tree,
-            root: Box::new(root_record(workspace)),
+            root: Box::new(InodeRecord::root(workspace.root, workspace.created)),
         },
     };
     Layers::new(open, record.frozen.clone(), base)
@@ -223,32 +222,6 @@ pub fn session_layers(
 /// The store of nodes fails.
 pub async fn empty_image(tree: &Tree, workspace: &WorkspaceRecord) -> Result<Root, TreeError> {
     let key = keyspace::image::inode(InodeId::ROOT);
-    let value = root_record(workspace).encode();
+    let value = InodeRecord::root(workspace.root, workspace.created).encode();
     Ok(tree.build([(key, value)]).await?.root)
-}
-
-/// The root directory of an image in which it was never changed.
-fn root_record(workspace: &WorkspaceRecord) -> InodeRecord {
-    let (mode, uid, gid) = workspace.root;
-    let created = workspace.created;
-    InodeRecord {
-        stat: Stat {
-            inode: InodeId::ROOT,
-            kind: FileKind::Directory,
-            mode,
-            nlink: 2,
-            uid,
-            gid,
-            size: DIRECTORY_BYTES,
-            used: 0,
-            device: Device::default(),
-            atime: created,
-            mtime: created,
-            ctime: created,
-        },
-        entries: 0,
-        link: None,
-        verifier: None,
-        inline: None,
-    }
 }

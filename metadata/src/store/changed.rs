@@ -4,11 +4,13 @@ use base::{SessionId, TenantId};
 
 use super::{Store, StoreError, damaged};
 use crate::keyspace;
-use crate::kv::{Isolation, KvError, RangeLimit, Transaction};
+use bytes::Bytes;
+
+use crate::kv::{Isolation, KvError, RangeLimit, Transaction, pairs_of};
 use crate::record::changed::{ChangedPaths, ChangedRecord};
 use crate::transact::Budget;
 
-/// Most records that are kept for a session: about 2 MB of paths.
+/// Most records that are kept for a session: about 1.5 MB of paths.
 const RECORDS_MAX: usize = 64;
 
 /// What changed from outside in a session since it was last seen to.
@@ -66,16 +68,10 @@ impl Store {
         self.session(tenant, id).await?;
         let txn = self.transactor.kv().begin();
         // A look of its own, never committed.
-        let page = txn
-            .get_range(
-                &keyspace::session_changes(id),
-                RangeLimit::pairs(RECORDS_MAX + 1),
-                Isolation::Snapshot,
-            )
-            .await?;
+        let kept = kept(&*txn, id).await?;
         let mut all = Vec::new();
         let mut changed = Changed::default();
-        for (key, value) in &page.pairs {
+        for (key, value) in &kept {
             let position = keyspace::decode_session_changed(key);
             let what = "changes from outside";
             let position = position.map_err(|error| StoreError::Corrupt {
@@ -127,6 +123,13 @@ impl Store {
     }
 }
 
+/// All that is kept for a session. No exchange is told in part.
+async fn kept(txn: &dyn Transaction, session: SessionId) -> Result<Vec<(Bytes, Bytes)>, KvError> {
+    let limit = RangeLimit::pairs(RECORDS_MAX + 1);
+    let range = keyspace::session_changes(session);
+    pairs_of(txn, range, limit, Isolation::Snapshot).await
+}
+
 /// Adds what the exchange at `position` changed. If too much is kept then, a mark that everything may
 /// have changed takes its place.
 pub(crate) async fn write_changed(
@@ -137,15 +140,13 @@ pub(crate) async fn write_changed(
 ) -> Result<(), KvError> {
     let all = keyspace::session_changes(session);
     // What is acknowledged meanwhile is less: the mark then says more than has to be.
-    let kept = txn
-        .get_range(&all, RangeLimit::pairs(RECORDS_MAX), Isolation::Snapshot)
-        .await?;
+    let kept = kept(txn, session).await?;
     let mut put = |part: usize, record: &ChangedRecord| {
         let part = u32::try_from(part).unwrap_or(u32::MAX);
         let key = keyspace::session_changed(session, position, part);
         txn.set(&key, &record.encode());
     };
-    if kept.pairs.len() + records.len() <= RECORDS_MAX {
+    if kept.len() + records.len() <= RECORDS_MAX {
         for (part, record) in records.iter().enumerate() {
             put(part, record);
         }
@@ -171,9 +172,7 @@ mod tests {
     use crate::record::session::Identity;
     use crate::store::{NewWorkspace, OpenSession};
 
-    /// However often nobody looks, what is kept is bounded, and says at least what changed.
-    #[tokio::test]
-    async fn what_is_kept_is_bounded() {
+    async fn opened() -> (Store, Arc<MemoryKv>, SessionId) {
         let clock = Arc::new(ManualClock::new(Timestamp::EPOCH));
         let kv = Arc::new(MemoryKv::new(clock.clone()));
         let store = Store::open(kv.clone(), clock, Arc::new(Rng::seeded(1)));
@@ -194,6 +193,14 @@ mod tests {
             branch: None,
         };
         let id = store.open_session(tenant, open).await.unwrap().session.id;
+        (store, kv, id)
+    }
+
+    /// However often nobody looks, what is kept is bounded, and says at least what changed.
+    #[tokio::test]
+    async fn what_is_kept_is_bounded() {
+        let (store, kv, id) = opened().await;
+        let tenant = TenantId::DEFAULT;
         let changed = async || store.changed(tenant, id).await.unwrap();
         assert_eq!(changed().await, Changed::default());
         let paths = |number: u64| vec![format!("p{number}").into_bytes()];
@@ -229,6 +236,44 @@ mod tests {
         assert_eq!(changed().await, Changed::default());
         store.close_session(tenant, id).await.unwrap();
         assert!(store.changed(tenant, id).await.is_err());
+    }
+
+    /// Bug: a mebibyte of what is kept was looked at. The rest of an exchange was never told, and what
+    /// was beyond did not count towards the bound.
+    #[tokio::test]
+    async fn full_records_are_told_and_bounded() {
+        let (store, kv, id) = opened().await;
+        let tenant = TenantId::DEFAULT;
+        let paths = |exchange: u64| -> Vec<Vec<u8>> {
+            let path = |number| format!("{exchange}/{number:05}/{}", "x".repeat(100)).into_bytes();
+            (0..6_000).map(path).collect()
+        };
+        let mut all = Vec::new();
+        for position in 1..=40 {
+            let records = ChangedPaths::These(paths(position)).into_records();
+            let mut txn = kv.begin();
+            write_changed(txn.as_mut(), id, position, &records)
+                .await
+                .unwrap();
+            txn.commit().await.unwrap();
+            all.extend(paths(position));
+            let now = store.changed(tenant, id).await.unwrap();
+            assert_eq!(now.position, Some(position));
+            if position <= 2 {
+                all.sort_unstable();
+                assert_eq!(now.paths, ChangedPaths::These(all.clone()));
+            } else {
+                assert_eq!(now.paths, ChangedPaths::Everything);
+            }
+            let txn = kv.begin();
+            let kept = pairs_of(
+                &*txn,
+                keyspace::session_changes(id),
+                RangeLimit::pairs(10_000),
+                Isolation::Snapshot,
+            );
+            assert!(kept.await.unwrap().len() <= RECORDS_MAX);
+        }
     }
 
     #[test]

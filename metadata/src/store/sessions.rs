@@ -9,7 +9,7 @@ use super::tickets::{NewTicket, TICKETS_READ_MAX, hash_in_index, write_ticket};
 use super::{Store, StoreError, damaged};
 use crate::image::{InodeNumbers, Totals, Usage};
 use crate::keyspace;
-use crate::kv::{Isolation, KeyRange, RangeLimit, Transaction};
+use crate::kv::{Isolation, KeyRange, RangeLimit, Transaction, pairs_of};
 use crate::layers::LayerId;
 use crate::record::operation::{Action, Actor, OperationRecord};
 use crate::record::reference::{RefKind, RefName};
@@ -461,9 +461,9 @@ impl Store {
         let txn = self.transactor.kv().begin();
         let limit = RangeLimit::pairs(limit.clamp(1, PAGE));
         // A listing of its own, never committed.
-        let page = txn.get_range(&range, limit, Isolation::Snapshot).await?;
-        let mut sessions = Vec::with_capacity(page.pairs.len());
-        for (key, _) in page.pairs {
+        let pairs = pairs_of(&*txn, range, limit, Isolation::Snapshot).await?;
+        let mut sessions = Vec::with_capacity(pairs.len());
+        for (key, _) in pairs {
             let (_, _, id) =
                 keyspace::decode_session_of(&key).map_err(|error| StoreError::Corrupt {
                     what: "session index".into(),
@@ -543,13 +543,9 @@ impl Store {
         self.transactor
             .transact(Budget::default(), |txn, _| {
                 Box::pin(async move {
-                    let tickets = txn
-                        .get_range(
-                            &keyspace::tickets_of(id),
-                            RangeLimit::pairs(TICKETS_READ_MAX),
-                            Isolation::Serializable,
-                        )
-                        .await?;
+                    let limit = RangeLimit::pairs(TICKETS_READ_MAX);
+                    let range = keyspace::tickets_of(id);
+                    let tickets = pairs_of(&*txn, range, limit, Isolation::Serializable).await?;
                     let record = match txn
                         .get(&keyspace::session_meta(id), Isolation::Serializable)
                         .await?
@@ -575,7 +571,7 @@ impl Store {
                     txn.clear_range(&keyspace::session_all(id));
                     txn.clear(&keyspace::session_of(tenant, workspace, id));
                     txn.clear_range(&keyspace::tickets_of(id));
-                    for (key, _) in tickets.pairs {
+                    for (key, _) in tickets {
                         txn.clear(&keyspace::ticket(&hash_in_index(&key)?));
                     }
                     Ok::<(), StoreError>(())
@@ -598,7 +594,7 @@ impl SessionInfo {
 fn content_of(commit: Option<&CommitInfo>) -> (Option<Root>, Usage) {
     match commit {
         Some(CommitInfo { record, .. }) => {
-            let root = Root::from_bytes(*record.tree.as_bytes());
+            let root = record.root();
             (Some(root), record.usage)
         }
         None => (None, Usage::default()),
@@ -645,15 +641,28 @@ pub(super) async fn require_session(
     tenant: TenantId,
     id: SessionId,
 ) -> Result<SessionRecord, StoreError> {
+    let record = record_of(txn, tenant, id, Isolation::Serializable).await?;
+    if record.state != SessionState::Open {
+        let what = format!("session {id}");
+        return Err(StoreError::NotFound { what });
+    }
+    Ok(record)
+}
+
+/// A session of the tenant, open or not.
+async fn record_of(
+    txn: &dyn Transaction,
+    tenant: TenantId,
+    id: SessionId,
+    isolation: Isolation,
+) -> Result<SessionRecord, StoreError> {
     let what = format!("session {id}");
-    let found = txn
-        .get(&keyspace::session_meta(id), Isolation::Serializable)
-        .await?;
-    let record = match found {
-        Some(found) => SessionRecord::decode(&found).map_err(damaged(&what))?,
-        None => return Err(StoreError::NotFound { what }),
+    let found = txn.get(&keyspace::session_meta(id), isolation).await?;
+    let Some(found) = found else {
+        return Err(StoreError::NotFound { what });
     };
-    if record.tenant != tenant || record.state != SessionState::Open {
+    let record = SessionRecord::decode(&found).map_err(damaged(&what))?;
+    if record.tenant != tenant {
         return Err(StoreError::NotFound { what });
     }
     Ok(record)
@@ -665,20 +674,11 @@ async fn read_session(
     tenant: TenantId,
     id: SessionId,
 ) -> Result<SessionInfo, StoreError> {
-    let what = format!("session {id}");
-    let found = txn
-        .get(&keyspace::session_meta(id), Isolation::Snapshot)
-        .await?;
-    let Some(found) = found else {
-        return Err(StoreError::NotFound { what });
-    };
-    let record = SessionRecord::decode(&found).map_err(damaged(&what))?;
-    if record.tenant != tenant {
-        return Err(StoreError::NotFound { what });
-    }
+    let record = record_of(txn, tenant, id, Isolation::Snapshot).await?;
     let found = txn
         .get(&keyspace::session_flush(id), Isolation::Snapshot)
         .await?;
+    let what = format!("session {id}");
     let flush = match found {
         Some(found) => FlushRecord::decode(&found).map_err(damaged(&what))?,
         None => FlushRecord::default(),

@@ -4,7 +4,7 @@ use base::{SessionId, TenantId, Timestamp};
 
 use super::{Store, StoreError, damaged};
 use crate::keyspace::{self, KeyReader};
-use crate::kv::{Isolation, RangeLimit, Transaction};
+use crate::kv::{Isolation, RangeLimit, Transaction, pairs_of};
 use crate::record::workspace::{TicketRecord, Uses};
 use crate::transact::Budget;
 
@@ -296,13 +296,9 @@ impl Store {
         let txn = self.transactor.kv().begin();
         let limit = RangeLimit::pairs(TICKETS_READ_MAX);
         // A listing of its own, never committed.
-        let page = txn
-            .get_range(&keyspace::tickets_of(id), limit, Isolation::Snapshot)
-            .await?;
-        page.pairs
-            .iter()
-            .map(|(key, _)| hash_in_index(key))
-            .collect()
+        let range = keyspace::tickets_of(id);
+        let pairs = pairs_of(&*txn, range, limit, Isolation::Snapshot).await?;
+        pairs.iter().map(|(key, _)| hash_in_index(key)).collect()
     }
 }
 

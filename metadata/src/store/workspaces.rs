@@ -6,7 +6,7 @@ use base::{TenantId, WorkspaceId};
 use super::{Store, StoreError, check_name, damaged};
 use crate::image::InodeNumbers;
 use crate::keyspace;
-use crate::kv::{AtomicOp, Isolation, KeyRange, RangeLimit};
+use crate::kv::{AtomicOp, Isolation, KeyRange, RangeLimit, pairs_of};
 use crate::record::workspace::WorkspaceRecord;
 use crate::transact::Budget;
 
@@ -128,9 +128,9 @@ impl Store {
         let txn = self.transactor.kv().begin();
         let limit = RangeLimit::pairs(limit.clamp(1, PAGE));
         // A listing of its own, never committed.
-        let page = txn.get_range(&range, limit, Isolation::Snapshot).await?;
-        let mut workspaces = Vec::with_capacity(page.pairs.len());
-        for (_, id) in page.pairs {
+        let pairs = pairs_of(&*txn, range, limit, Isolation::Snapshot).await?;
+        let mut workspaces = Vec::with_capacity(pairs.len());
+        for (_, id) in pairs {
             workspaces.push(self.workspace(decode_id(&id)?).await?);
         }
         Ok(workspaces)

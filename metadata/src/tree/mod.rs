@@ -45,6 +45,7 @@ pub use store::{NodeFuture, NodeStore, Trees};
 pub use survey::{BadPlace, Survey};
 pub use walk::Walk;
 
+use crate::image::Usage;
 use crate::keyspace::image;
 use crate::kv::KeyRange;
 use crate::record::inode::InodeRecord;
@@ -76,6 +77,18 @@ impl Root {
         Self((bytes != [0; 32]).then_some(NodeId::new(bytes)))
     }
 
+    /// The version whose stored name, as in a commit, is `node`.
+    #[must_use]
+    pub fn named(node: &NodeId) -> Self {
+        Self::from_bytes(*node.as_bytes())
+    }
+
+    /// The name that [`Root::named`] reads.
+    #[must_use]
+    pub fn name(self) -> NodeId {
+        NodeId::new(self.to_bytes())
+    }
+
     /// The root node, unless there is no content.
     #[must_use]
     pub fn id(self) -> Option<NodeId> {
@@ -95,6 +108,15 @@ pub struct Counters {
 }
 
 impl Counters {
+    /// What quotas count of a whole image: its root directory is not counted.
+    #[must_use]
+    pub fn usage(self) -> Usage {
+        Usage {
+            bytes: self.bytes,
+            inodes: self.inodes.saturating_sub(1),
+        }
+    }
+
     fn plus(self, other: Self) -> Self {
         Self {
             entries: self.entries.saturating_add(other.entries),

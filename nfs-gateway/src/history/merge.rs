@@ -1,11 +1,6 @@
 //! Merging two versions of a workspace, or trying to.
 
-use std::sync::Arc;
-
-use base::{CommitId, DomainId};
-use chunkstore::Domain;
-use metadata::compare::statistics;
-use metadata::conflicts::count;
+use base::CommitId;
 use metadata::merge::{
     MergeInput, MergeOptions, Pair, Policy, ShortId, TreeView, conflicts, merge,
 };
@@ -18,7 +13,7 @@ use metadata::tree::{Diff, Root};
 
 use super::content::TreeContent;
 use super::plan::Tip;
-use super::{HistoryError, Scene, node_of, root_of};
+use super::{HistoryError, Scene, commit_of};
 use crate::gateway::Gateway;
 
 /// Digits of a commit's id in names of what is put aside.
@@ -66,20 +61,17 @@ impl Gateway {
         (branch, head): (&RefName, CommitId),
         (ours, root): (Root, Root),
     ) -> Result<CommitId, HistoryError> {
-        let (store, workspace, tree) = (&self.store, scene.workspace, &scene.tree);
+        let (tree, hasher) = (&scene.tree, &scene.hasher);
         let new = NewCommit {
-            tree: node_of(root),
-            usage: self.usage(tree, root).await?,
             parents: vec![head, theirs.id],
-            statistics: statistics(tree, &scene.hasher, Some(ours), root).await?,
-            conflicts: count(tree, root).await?,
             message: format!("Merge {} into {}", label_text(theirs.id), branch.as_str()),
             provenance: Provenance {
                 pairs: std::collections::BTreeMap::new(),
                 ..theirs.record.provenance.clone()
             },
+            ..commit_of::<HistoryError>(tree, hasher, Some(ours), root).await?
         };
-        Ok(store.put_commit(workspace, new).await?.id)
+        Ok(self.store.put_commit(scene.workspace, new).await?.id)
     }
 
     /// What it takes to merge a session's image into what a branch has at `head`.
@@ -96,7 +88,7 @@ impl Gateway {
         Ok(Sides {
             base: base.1,
             roots: Pair {
-                ours: root_of(&ours.record.tree),
+                ours: ours.record.root(),
                 theirs: tip.root,
             },
             labels: Pair {
@@ -120,19 +112,26 @@ impl Gateway {
         one: Option<CommitId>,
         two: Option<CommitId>,
     ) -> Result<(Option<CommitId>, Root), HistoryError> {
-        let (store, workspace) = (&self.store, scene.workspace);
-        let base = match (one, two) {
-            (Some(one), Some(two)) => store.merge_bases(workspace, one, two).await?,
+        let bases = match (one, two) {
+            (Some(one), Some(two)) => self.store.merge_bases(scene.workspace, one, two).await?,
             _ => Vec::new(),
         };
-        match base.first() {
-            Some(base) => {
-                let root = root_of(&store.commit(workspace, *base).await?.record.tree);
-                Ok((Some(*base), root))
-            }
+        let base = bases.first().copied();
+        Ok((base, self.image_of(scene, base).await?))
+    }
+
+    /// The image of a commit; the empty image without one.
+    pub(super) async fn image_of(
+        &self,
+        scene: &Scene,
+        commit: Option<CommitId>,
+    ) -> Result<Root, HistoryError> {
+        let (store, workspace) = (&self.store, scene.workspace);
+        match commit {
+            Some(commit) => Ok(store.commit(workspace, commit).await?.record.root()),
             None => {
                 let config = store.workspace(workspace).await?.record;
-                Ok((None, empty_image(&scene.tree, &config).await?))
+                Ok(empty_image(&scene.tree, &config).await?)
             }
         }
     }
@@ -200,20 +199,16 @@ impl Gateway {
         sides: &Sides,
         policy: Policy,
     ) -> Result<Arranged, HistoryError> {
-        let (store, tree) = (&self.store, &scene.tree);
-        let config = store.workspace(scene.workspace).await?.record;
+        let tree = &scene.tree;
+        let workspace = self.store.workspace(scene.workspace).await?;
         let Sides { base, roots, .. } = sides;
         Ok(Arranged {
             content: TreeContent {
-                tree: tree.clone(),
+                versions: self
+                    .versions_in(tree.clone(), scene.tenant, &workspace)
+                    .await?,
                 base: *base,
                 roots: *roots,
-                block_bytes: config.block_bytes,
-                chunks: Arc::clone(&self.chunks),
-                domain: Domain {
-                    id: DomainId::new(scene.tenant.raw()),
-                    key: store.tenant(scene.tenant).await?.domain_key,
-                },
             },
             options: MergeOptions {
                 policy,

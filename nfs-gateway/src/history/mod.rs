@@ -14,12 +14,13 @@ mod sync;
 
 use std::sync::Arc;
 
+pub(crate) use read::part_of;
 pub use read::{FileReader, Look, ReadError, Versions};
 
-use base::{CommitId, NodeId, OperationId, SessionId, TenantId, WorkspaceId};
+use base::{CommitId, OperationId, SessionId, TenantId, WorkspaceId};
 use metadata::compare::{SnapshotError, statistics};
 use metadata::conflicts::count;
-use metadata::image::{NameHasher, Usage};
+use metadata::image::NameHasher;
 use metadata::layers::ImageError;
 use metadata::merge::{MergeError, Policy};
 use metadata::record::commit::Provenance;
@@ -273,19 +274,6 @@ impl Gateway {
     ) -> Result<Checkpoint, HistoryError> {
         let (id, record) = (scene.session.id, &scene.session.record);
         let root = self.snapshot(id).await?;
-        let parent = match record.commit {
-            Some(parent) => Some(self.store.commit(scene.workspace, parent).await?),
-            None => None,
-        };
-        let before = parent.as_ref().map(|parent| root_of(&parent.record.tree));
-        if let Some(commit) = parent.clone()
-            && before == Some(root)
-        {
-            return Ok(Checkpoint {
-                commit,
-                is_new: false,
-            });
-        }
         let or = |said: String, own: &str| {
             if said.is_empty() {
                 own.to_owned()
@@ -299,32 +287,53 @@ impl Gateway {
             session: Some(id),
             ..about.provenance
         };
-        let new = NewCommit {
-            tree: node_of(root),
-            usage: self.usage(&scene.tree, root).await?,
-            parents: record.commit.into_iter().collect(),
-            statistics: statistics(&scene.tree, &scene.hasher, before, root).await?,
-            conflicts: count(&scene.tree, root).await?,
+        let about = About {
             message: about.message,
             provenance,
         };
-        let commit = self.store.put_commit(scene.workspace, new).await?;
-        self.store
-            .set_session_commit(scene.tenant, id, record.commit, commit.id)
-            .await?;
-        tracing::info!(session = %id, commit = %commit.id, "session committed");
-        Ok(Checkpoint {
-            commit,
-            is_new: true,
-        })
+        let checkpoint = self.keep(scene, record.commit, root, about).await?;
+        if checkpoint.is_new {
+            let commit = checkpoint.commit.id;
+            self.store
+                .set_session_commit(scene.tenant, id, record.commit, commit)
+                .await?;
+            tracing::info!(session = %id, %commit, "session committed");
+        }
+        Ok(checkpoint)
     }
 
-    async fn usage(&self, tree: &Tree, root: Root) -> Result<Usage, TreeError> {
-        let counters = tree.counters(root).await?;
-        Ok(Usage {
-            bytes: counters.bytes,
-            // The root directory is not counted.
-            inodes: counters.inodes.saturating_sub(1),
+    /// A commit that has the image `root` of a session: the one that it stands on, or a new one that
+    /// is on no branch.
+    async fn keep(
+        &self,
+        scene: &Scene,
+        stands: Option<CommitId>,
+        root: Root,
+        about: About,
+    ) -> Result<Checkpoint, HistoryError> {
+        let (store, workspace) = (&self.store, scene.workspace);
+        let parent = match stands {
+            Some(id) => Some(store.commit(workspace, id).await?),
+            None => None,
+        };
+        let before = parent.as_ref().map(|parent| parent.record.root());
+        if let Some(commit) = parent
+            && before == Some(root)
+        {
+            return Ok(Checkpoint {
+                commit,
+                is_new: false,
+            });
+        }
+        let new = NewCommit {
+            parents: stands.into_iter().collect(),
+            message: about.message,
+            provenance: about.provenance,
+            ..commit_of::<HistoryError>(&scene.tree, &scene.hasher, before, root).await?
+        };
+        Ok(Checkpoint {
+            commit: store.put_commit(workspace, new).await?,
+            is_new: true,
         })
     }
 
@@ -347,7 +356,7 @@ impl Gateway {
             operation,
         };
         let tip = Tip {
-            root: root_of(&commit.record.tree),
+            root: commit.record.root(),
             on: Some(commit.id),
             is_committed: true,
         };
@@ -399,12 +408,37 @@ impl Scene {
         let named = RefName::new(&self.session.record.branch);
         named.unwrap_or_else(|_| RefName::main())
     }
+
+    /// What a commit that is made for the session by itself says of who made it.
+    fn provenance(&self) -> Provenance {
+        let record = &self.session.record;
+        Provenance {
+            agent: record.agent.clone(),
+            run: record.run.clone(),
+            session: Some(self.session.id),
+            ..Provenance::default()
+        }
+    }
 }
 
-fn root_of(node: &NodeId) -> Root {
-    Root::from_bytes(*node.as_bytes())
-}
-
-fn node_of(root: Root) -> NodeId {
-    NodeId::new(root.to_bytes())
+/// A commit of the image `root`, which was made from the image `before`; without parents, message
+/// and provenance.
+pub(crate) async fn commit_of<E>(
+    tree: &Tree,
+    hasher: &NameHasher,
+    before: Option<Root>,
+    root: Root,
+) -> Result<NewCommit, E>
+where
+    E: From<TreeError> + From<SnapshotError> + From<ImageError>,
+{
+    Ok(NewCommit {
+        tree: root.name(),
+        usage: tree.counters(root).await?.usage(),
+        parents: Vec::new(),
+        statistics: statistics(tree, hasher, before, root).await?,
+        conflicts: count(tree, root).await?,
+        message: String::new(),
+        provenance: Provenance::default(),
+    })
 }

@@ -12,7 +12,7 @@ use metadata::store::StoreError;
 use metadata::tree::Root;
 
 use super::merge::Sides;
-use super::{HistoryError, Outcome, Scene, root_of};
+use super::{HistoryError, Outcome, Scene};
 use crate::gateway::Gateway;
 
 /// A session's image on its way to a branch.
@@ -175,9 +175,10 @@ impl Gateway {
         let root = self.snapshot(scene.session.id).await?;
         let on = scene.session.record.commit;
         let before = match on {
-            Some(on) => Some(root_of(
-                &self.store.commit(scene.workspace, on).await?.record.tree,
-            )),
+            Some(on) => {
+                let commit = self.store.commit(scene.workspace, on).await?;
+                Some(commit.record.root())
+            }
             None => None,
         };
         Ok(Tip {

@@ -15,7 +15,7 @@ use metadata::record::inode::InodeRecord;
 use metadata::store::{SessionInfo, StoreError, WorkspaceInfo};
 use metadata::tree::{Root, Tree};
 
-use super::{HistoryError, root_of};
+use super::HistoryError;
 use crate::gateway::Gateway;
 
 /// Zeros that are given at a time.
@@ -38,9 +38,9 @@ pub struct Versions {
     workspace: WorkspaceId,
     tree: Tree,
     hasher: NameHasher,
-    block_bytes: u32,
-    chunks: Arc<dyn ChunkStore>,
-    domain: Domain,
+    pub(super) block_bytes: u32,
+    pub(crate) chunks: Arc<dyn ChunkStore>,
+    pub(crate) domain: Domain,
 }
 
 /// A session's image as it was during the call that made this. It stays readable as long as this
@@ -66,17 +66,33 @@ impl Gateway {
         tenant: TenantId,
         workspace: &WorkspaceInfo,
     ) -> Result<Versions, StoreError> {
+        let tree = self.tree(tenant, &workspace.record).await?;
+        self.versions_in(tree, tenant, workspace).await
+    }
+
+    /// The versions of a workspace, whose trees are at hand.
+    pub(super) async fn versions_in(
+        &self,
+        tree: Tree,
+        tenant: TenantId,
+        workspace: &WorkspaceInfo,
+    ) -> Result<Versions, StoreError> {
         let record = &workspace.record;
         Ok(Versions {
             workspace: workspace.id,
-            tree: self.tree(tenant, record).await?,
+            tree,
             hasher: NameHasher::new(record.name_key),
             block_bytes: record.block_bytes,
             chunks: Arc::clone(&self.chunks),
-            domain: Domain {
-                id: DomainId::new(tenant.raw()),
-                key: self.store.tenant(tenant).await?.domain_key,
-            },
+            domain: self.domain(tenant).await?,
+        })
+    }
+
+    /// Where a tenant's chunks are.
+    pub(crate) async fn domain(&self, tenant: TenantId) -> Result<Domain, StoreError> {
+        Ok(Domain {
+            id: DomainId::new(tenant.raw()),
+            key: self.store.tenant(tenant).await?.domain_key,
         })
     }
 
@@ -130,7 +146,7 @@ impl Versions {
     /// The files of a commit.
     #[must_use]
     pub fn of(&self, commit: &metadata::store::CommitInfo) -> Snapshot {
-        self.snapshot(root_of(&commit.record.tree))
+        self.snapshot(commit.record.root())
     }
 
     /// The histories of paths.
@@ -144,12 +160,22 @@ impl Versions {
         )
     }
 
+    /// Where the content of a part of a file is.
+    pub(crate) fn pieces(
+        &self,
+        snapshot: &Snapshot,
+        record: &InodeRecord,
+        range: Range<u64>,
+    ) -> FilePieces {
+        snapshot.read(record, self.block_bytes, range)
+    }
+
     /// Reads a part of a file's content, or of a symbolic link's target, as far as there is any.
     /// Other kinds have none.
     #[must_use]
     pub fn read(&self, snapshot: &Snapshot, record: &InodeRecord, range: Range<u64>) -> FileReader {
         FileReader {
-            pieces: snapshot.read(record, self.block_bytes, range),
+            pieces: self.pieces(snapshot, record, range),
             zeros: 0,
             chunks: Arc::clone(&self.chunks),
             domain: self.domain,
@@ -250,11 +276,17 @@ impl FileReader {
             Some((last, whole)) if last == id => whole,
             _ => self.chunks.get(self.domain, id).await?,
         };
-        let index = |at: u64| usize::try_from(at).unwrap_or(usize::MAX);
-        let from = index(u64::from(offset)).min(whole.len());
-        let to = from.saturating_add(index(piece.length)).min(whole.len());
-        let bytes = whole.slice(from..to);
+        let length = usize::try_from(piece.length).unwrap_or(usize::MAX);
+        let bytes = part_of(&whole, offset, length);
         self.last = Some((id, whole));
         Ok(bytes)
     }
+}
+
+/// `length` bytes of a chunk, or as many as there are.
+pub(crate) fn part_of(chunk: &Bytes, offset: u32, length: usize) -> Bytes {
+    let offset = usize::try_from(offset).unwrap_or(usize::MAX);
+    let from = offset.min(chunk.len());
+    let to = from.saturating_add(length).min(chunk.len());
+    chunk.slice(from..to)
 }

@@ -14,7 +14,6 @@ use metadata::session::OwnError;
 use metadata::store::StoreError;
 use metadata::{FsError, OpError};
 
-use super::root_of;
 use crate::gateway::Gateway;
 use crate::session::{ChangeError, Session};
 
@@ -206,7 +205,7 @@ impl Gateway {
         };
         let tree = self.tree(tenant, &workspace.record).await?;
         let hasher = NameHasher::new(workspace.record.name_key);
-        let snapshot = Snapshot::new(tree, hasher, root_of(&commit.record.tree));
+        let snapshot = Snapshot::new(tree, hasher, commit.record.root());
         let found = snapshot.attributes(inode).await?;
         Ok(Home::of(found.as_ref()))
     }

@@ -4,17 +4,15 @@
 use std::sync::Arc;
 
 use base::{CommitId, OperationId, SessionId, TenantId, WorkspaceId};
-use metadata::compare::statistics;
 use metadata::record::changed::ChangedPaths;
-use metadata::record::commit::Provenance;
 use metadata::record::operation::Action;
 use metadata::record::session::SessionRecord;
-use metadata::restore::{Newcomers, Rules, changed_paths, is_as, paths, usage, whole, whole_again};
+use metadata::restore::{Newcomers, Rules, changed_paths, is_as, paths, whole, whole_again};
 use metadata::session::Exchange;
-use metadata::store::{Changed, CommitInfo, NewCommit, StoreError};
+use metadata::store::{Changed, CommitInfo, StoreError};
 use metadata::tree::Root;
 
-use super::{HistoryError, Scene, node_of, root_of};
+use super::{About, HistoryError, Scene};
 use crate::gateway::Gateway;
 use crate::session::{Change, Target};
 
@@ -208,42 +206,19 @@ impl Gateway {
         Ok(found.record)
     }
 
-    /// A commit that has the image `root` of a session: the one that it stands on, or a new one that
-    /// is on no branch.
-    pub(super) async fn keep(
+    /// A commit that has the image `root` of a session, made for the exchange.
+    pub(super) async fn keep_for(
         &self,
         scene: &Scene,
         stands: Option<CommitId>,
         root: Root,
         message: &str,
     ) -> Result<CommitInfo, HistoryError> {
-        let (store, workspace) = (&self.store, scene.workspace);
-        let parent = match stands {
-            Some(id) => Some(store.commit(workspace, id).await?),
-            None => None,
-        };
-        let before = parent.as_ref().map(|parent| root_of(&parent.record.tree));
-        if let Some(parent) = parent
-            && before == Some(root)
-        {
-            return Ok(parent);
-        }
-        let record = &scene.session.record;
-        let new = NewCommit {
-            tree: node_of(root),
-            usage: usage(&scene.tree, root).await?,
-            parents: stands.into_iter().collect(),
-            statistics: statistics(&scene.tree, &scene.hasher, before, root).await?,
-            conflicts: metadata::conflicts::count(&scene.tree, root).await?,
+        let about = About {
             message: message.to_owned(),
-            provenance: Provenance {
-                agent: record.agent.clone(),
-                run: record.run.clone(),
-                session: Some(scene.session.id),
-                ..Provenance::default()
-            },
+            provenance: scene.provenance(),
         };
-        Ok(store.put_commit(workspace, new).await?)
+        Ok(self.keep(scene, stands, root, about).await?.commit)
     }
 
     /// The target of an exchange.
@@ -263,7 +238,7 @@ impl Gateway {
         self.store.copying(scene.workspace, prepared.root);
         Ok(Target {
             from: prepared.from,
-            usage: usage(&scene.tree, prepared.root).await?,
+            usage: scene.tree.counters(prepared.root).await?.usage(),
             exchange: Exchange {
                 root: prepared.root,
                 commit: stands,
@@ -297,12 +272,7 @@ impl Gateway {
         let mut numbers = self.store.allocate_inodes(scene.workspace).await?;
         let image = (&scene.tree, &scene.hasher);
         let root = paths(image, (from, to), of, rules, &mut numbers, touch).await?;
-        let roots = (from, root);
-        Ok(Prepared {
-            from,
-            root,
-            changed: changed_paths(&scene.tree, &scene.hasher, roots).await?,
-        })
+        Prepared::of(scene, (from, root)).await
     }
 
     /// An image made as another.
@@ -316,11 +286,18 @@ impl Gateway {
         let touch = |chunk| self.chunks.touch(domain, chunk);
         let rules = self.rules(newcomers);
         let root = whole(&scene.tree, (from, to), rules, touch).await?;
-        let roots = (from, root);
-        Ok(Prepared {
+        Prepared::of(scene, (from, root)).await
+    }
+}
+
+impl Prepared {
+    /// An image that becomes another.
+    async fn of(scene: &Scene, (from, root): (Root, Root)) -> Result<Self, HistoryError> {
+        let changed = changed_paths(&scene.tree, &scene.hasher, (from, root)).await?;
+        Ok(Self {
             from,
             root,
-            changed: changed_paths(&scene.tree, &scene.hasher, roots).await?,
+            changed,
         })
     }
 }
@@ -331,7 +308,7 @@ impl Restoring<'_> {
         let Some(after) = &self.undoes else {
             return Ok(());
         };
-        let expected = root_of(&after.record.tree);
+        let expected = after.record.root();
         if is_as(&self.scene.tree, (expected, root)).await? {
             return Ok(());
         }
@@ -364,7 +341,7 @@ impl Restoring<'_> {
     /// What the image with this root becomes. Most of what was prepared for another is of use.
     async fn prepared(&self, root: Root) -> Result<Prepared, HistoryError> {
         let (gateway, scene) = (self.gateway, self.scene);
-        let to = root_of(&self.to.record.tree);
+        let to = self.to.record.root();
         match &self.prepared {
             Some(made) if made.from == root => Ok(made.clone()),
             Some(made) if self.paths.is_empty() => {
@@ -397,7 +374,7 @@ impl Restoring<'_> {
         };
         let made = self
             .gateway
-            .keep(self.scene, parent, root, "Before a restore");
+            .keep_for(self.scene, parent, root, "Before a restore");
         let kept = made.await?;
         self.kept = Some(kept.clone());
         Ok(kept)
@@ -431,7 +408,7 @@ impl Change for Restoring<'_> {
             self.to.id
         } else {
             let message = format!("Paths restored from {}", self.to.id);
-            let after = gateway.keep(scene, Some(before.id), prepared.root, &message);
+            let after = gateway.keep_for(scene, Some(before.id), prepared.root, &message);
             after.await?.id
         };
         let commits = Commits {

@@ -3,20 +3,16 @@
 use std::sync::Arc;
 
 use base::{CommitId, OperationId, SessionId, TenantId};
-use metadata::compare::statistics;
-use metadata::conflicts::count;
 use metadata::merge::{Pair, Policy};
 use metadata::record::changed::ChangedPaths;
-use metadata::record::commit::Provenance;
 use metadata::record::conflict::Conflict;
 use metadata::record::reference::RefName;
-use metadata::restore::{Newcomers, is_as, usage};
-use metadata::session::empty_image;
+use metadata::restore::{Newcomers, is_as};
 use metadata::store::NewCommit;
 use metadata::tree::Root;
 
 use super::restore::{Commits, Prepared};
-use super::{HistoryError, Scene, node_of, root_of};
+use super::{HistoryError, Scene, commit_of};
 use crate::gateway::Gateway;
 use crate::session::{Change, Target};
 
@@ -181,8 +177,8 @@ impl Syncing<'_> {
             };
             return Ok((SyncOutcome::UpToDate, prepared, Vec::new()));
         }
-        let theirs = root_of(&store.commit(workspace, head).await?.record.tree);
-        let stood = self.base(stands).await?;
+        let theirs = store.commit(workspace, head).await?.record.root();
+        let stood = gateway.image_of(scene, stands).await?;
         let is_behind = match stands {
             Some(stands) => store.is_ancestor(workspace, stands, head).await?,
             None => true,
@@ -191,52 +187,26 @@ impl Syncing<'_> {
             let made = gateway.make_as(scene, (root, theirs), Newcomers::Keep);
             return Ok((SyncOutcome::FastForward, made.await?, Vec::new()));
         }
-        let bases = match stands {
-            Some(stands) => store.merge_bases(workspace, stands, head).await?,
-            None => Vec::new(),
-        };
         let sides = Pair {
             ours: (root, stands.unwrap_or(head)),
             theirs: (theirs, head),
         };
-        let base = bases.first().copied();
-        let base = (base, self.base(base).await?);
+        let base = gateway.base_of(scene, stands, Some(head)).await?;
         let (merged, conflicts) = gateway.merge_roots(scene, base, sides, self.policy).await?;
         let prepared = gateway.make_as(scene, (root, merged), Newcomers::Renew);
         Ok((SyncOutcome::Merged, prepared.await?, conflicts))
     }
 
-    /// The tree of a commit; the empty image without one.
-    async fn base(&self, commit: Option<CommitId>) -> Result<Root, HistoryError> {
-        let (store, workspace) = (&self.gateway.store, self.scene.workspace);
-        match commit {
-            Some(commit) => Ok(root_of(&store.commit(workspace, commit).await?.record.tree)),
-            None => {
-                // Whatever has no parent began with an empty workspace.
-                let config = store.workspace(workspace).await?.record;
-                Ok(empty_image(&self.scene.tree, &config).await?)
-            }
-        }
-    }
-
     /// The merge of what the session had with its branch's commit.
     async fn merge_commit(&self, plan: &Plan, ours: CommitId) -> Result<CommitId, HistoryError> {
         let (gateway, scene) = (self.gateway, self.scene);
-        let (tree, root) = (&scene.tree, plan.prepared.root);
-        let record = &scene.session.record;
+        let from = Some(plan.prepared.from);
         let new = NewCommit {
-            tree: node_of(root),
-            usage: usage(tree, root).await?,
             parents: vec![ours, plan.head],
-            statistics: statistics(tree, &scene.hasher, Some(plan.prepared.from), root).await?,
-            conflicts: count(tree, root).await?,
             message: format!("Merge {} into the session", self.branch.as_str()),
-            provenance: Provenance {
-                agent: record.agent.clone(),
-                run: record.run.clone(),
-                session: Some(scene.session.id),
-                ..Provenance::default()
-            },
+            provenance: scene.provenance(),
+            ..commit_of::<HistoryError>(&scene.tree, &scene.hasher, from, plan.prepared.root)
+                .await?
         };
         Ok(gateway.store.put_commit(scene.workspace, new).await?.id)
     }
@@ -261,7 +231,7 @@ impl Change for Syncing<'_> {
         let plan = self.plan(root).await?;
         let (gateway, scene) = (self.gateway, self.scene);
         let before = gateway
-            .keep(scene, plan.stands, root, "Before a sync")
+            .keep_for(scene, plan.stands, root, "Before a sync")
             .await?
             .id;
         let after = match plan.outcome {

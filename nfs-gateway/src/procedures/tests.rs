@@ -5,7 +5,7 @@ use metadata::image::{ImageConfig, InodeNumbers, LoadedEntry, NameHasher, Totals
 use metadata::ops::{self, How};
 use metadata::record::entry::Entry;
 use metadata::record::inode::InodeRecord;
-use metadata::stat::{Device, FileKind, SetAttrs};
+use metadata::stat::{FileKind, SetAttrs};
 
 use super::*;
 use crate::handle::HandleKey;
@@ -16,24 +16,8 @@ const NAME_KEY: [u8; 32] = [7; 32];
 
 fn root_record(entries: u64) -> InodeRecord {
     InodeRecord {
-        stat: Stat {
-            inode: InodeId::ROOT,
-            kind: FileKind::Directory,
-            mode: 0o777,
-            nlink: 2,
-            uid: 0,
-            gid: 0,
-            size: 4096,
-            used: 0,
-            device: Device::default(),
-            atime: NOW,
-            mtime: NOW,
-            ctime: NOW,
-        },
         entries,
-        link: None,
-        verifier: None,
-        inline: None,
+        ..InodeRecord::root((0o777, 0, 0), NOW)
     }
 }
 

@@ -2,21 +2,18 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::Arc;
 
-use base::{DomainId, InodeId, Name, TenantId};
+use base::{InodeId, Name, TenantId};
 use bytes::Bytes;
-use chunkstore::{ChunkStore, Domain};
 use metadata::compare::{FilePieces, PATH_BYTES_MAX, Snapshot, SnapshotError, Source};
-use metadata::image::NameHasher;
 use metadata::record::entry::Entry;
 use metadata::record::inode::InodeRecord;
 use metadata::stat::FileKind;
 use metadata::store::CommitInfo;
-use metadata::tree::Root;
 
 use super::TransferError;
 use crate::gateway::Gateway;
+use crate::history::{Versions, part_of};
 
 /// Entries of a directory that are read at a time.
 const PAGE: usize = 500;
@@ -29,9 +26,7 @@ const PAGE: usize = 500;
 pub struct Exporting {
     commit: CommitInfo,
     snapshot: Snapshot,
-    block_bytes: u32,
-    chunks: Arc<dyn ChunkStore>,
-    domain: Domain,
+    versions: Versions,
     path: Vec<u8>,
     levels: Vec<Level>,
     /// What is the same in this version is told to be.
@@ -86,26 +81,19 @@ impl Gateway {
     ) -> Result<Exporting, TransferError> {
         let workspace = self.store.workspace_by_name(tenant, workspace).await?;
         let commit = self.store.resolve_version(workspace.id, version).await?;
-        let tree = self.tree(tenant, &workspace.record).await?;
-        let hasher = NameHasher::new(workspace.record.name_key);
-        let of = |commit: &CommitInfo| {
-            let root = Root::from_bytes(*commit.record.tree.as_bytes());
-            Snapshot::new(tree.clone(), hasher.clone(), root)
-        };
+        let versions = self.versions(tenant, &workspace).await?;
         let since = match since {
-            Some(since) => Some(of(&self.store.resolve_version(workspace.id, since).await?)),
+            Some(since) => {
+                let since = self.store.resolve_version(workspace.id, since).await?;
+                Some(versions.of(&since))
+            }
             None => None,
         };
         Ok(Exporting {
-            snapshot: of(&commit),
+            snapshot: versions.of(&commit),
             since,
             commit,
-            block_bytes: workspace.record.block_bytes,
-            chunks: Arc::clone(&self.chunks),
-            domain: Domain {
-                id: DomainId::new(tenant.raw()),
-                key: self.store.tenant(tenant).await?.domain_key,
-            },
+            versions,
             path: Vec::new(),
             levels: Vec::new(),
             has_begun: false,
@@ -229,7 +217,7 @@ impl Exporting {
             return Ok(false);
         }
         let mut pieces = self.pieces(record, 0..u64::MAX);
-        let mut others = since.read(&old, self.block_bytes, 0..u64::MAX);
+        let mut others = self.versions.pieces(since, &old, 0..u64::MAX);
         loop {
             let (piece, other) = (pieces.next().await?, others.next().await?);
             if piece != other {
@@ -297,7 +285,7 @@ impl Exporting {
     /// Where the content of a part of a file is.
     #[must_use]
     pub fn pieces(&self, record: &InodeRecord, range: Range<u64>) -> FilePieces {
-        self.snapshot.read(record, self.block_bytes, range)
+        self.versions.pieces(&self.snapshot, record, range)
     }
 
     /// `length` bytes of a piece of content, which is no hole.
@@ -311,16 +299,14 @@ impl Exporting {
             Source::Hole => Ok(Bytes::from(vec![0; length])),
             Source::Bytes(bytes) => Ok(bytes.clone()),
             Source::Chunk { id, offset } => {
-                let chunk = self.chunks.get(self.domain, *id).await?;
-                let from = usize::try_from(*offset)
-                    .unwrap_or(usize::MAX)
-                    .min(chunk.len());
-                let to = from.saturating_add(length);
+                let Versions { chunks, domain, .. } = &self.versions;
+                let chunk = chunks.get(*domain, *id).await?;
+                let part = part_of(&chunk, *offset, length);
                 // A block never claims more than its chunk has; if it does, zeros are what is read.
-                if to <= chunk.len() {
-                    return Ok(chunk.slice(from..to));
+                if part.len() == length {
+                    return Ok(part);
                 }
-                let mut part = chunk.slice(from..).to_vec();
+                let mut part = part.to_vec();
                 part.resize(length, 0);
                 Ok(part.into())
             }

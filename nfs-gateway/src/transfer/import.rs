@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::limits::INLINE_FILE_BYTES_MAX;
-use base::{ChunkId, CommitId, DomainId, InodeId, OperationId, SessionId, TenantId, WorkspaceId};
+use base::{ChunkId, CommitId, InodeId, OperationId, SessionId, TenantId, WorkspaceId};
 use bytes::Bytes;
 use chunkstore::{ChunkError, Domain, Hold};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use metadata::compare::{Snapshot, statistics};
-use metadata::image::{Block, Body, NameHasher, Usage, allocated};
+use metadata::compare::Snapshot;
+use metadata::image::{Block, Body, NameHasher, allocated};
 use metadata::import::{Attributes, FLUSH_BYTES, Import, ImportError, Special};
 use metadata::record::operation::Cause;
 use metadata::record::reference::{RefKind, RefName, RefState};
@@ -22,7 +22,7 @@ use metadata::tree::{Root, Tree};
 use super::TransferError;
 use super::layout::{Laid, Parts};
 use crate::gateway::Gateway;
-use crate::history::About;
+use crate::history::{About, commit_of};
 
 /// Chunks that are hashed, compressed and written at a time, for each import.
 const FLIGHTS_MAX: usize = 16;
@@ -155,17 +155,14 @@ impl Gateway {
         let hasher = NameHasher::new(workspace.record.name_key);
         let mut old = None;
         for parent in parents.iter().rev() {
-            let root = root_of(&store.commit(workspace.id, *parent).await?);
+            let root = store.commit(workspace.id, *parent).await?.record.root();
             old = Some(Snapshot::new(tree.clone(), hasher.clone(), root));
         }
         let branch = plan.branch.as_ref().map_or("", RefName::as_str);
         let on = (branch, parents.first().copied());
         let opened = store.open_staging(tenant, workspace.id, on, TTL_SECONDS);
         let session = opened.await?;
-        let domain = Domain {
-            id: DomainId::new(tenant.raw()),
-            key: store.tenant(tenant).await?.domain_key,
-        };
+        let domain = self.domain(tenant).await?;
         let nonce = self.rng.u64();
         let owned = take_over(self.kv.as_ref(), &self.trees, session, self.id, nonce).await?;
         let (kv, now) = (Arc::clone(&self.kv), self.clock.wall());
@@ -491,7 +488,7 @@ impl Importing {
             Some(parent) => Some(store.commit(workspace, *parent).await?),
             None => None,
         };
-        let before = first.as_ref().map(root_of);
+        let before = first.as_ref().map(|first| first.record.root());
         let commit = match first {
             Some(commit) if before == Some(root) && !self.is_told => {
                 return Ok(Imported {
@@ -519,21 +516,11 @@ impl Importing {
     ) -> Result<CommitInfo, TransferError> {
         let (tree, store) = (&self.tree, &self.gateway.store);
         let hasher = NameHasher::new(self.workspace.record.name_key);
-        let counters = tree.counters(root).await?;
         let new = NewCommit {
-            tree: base::NodeId::new(root.to_bytes()),
-            usage: Usage {
-                bytes: counters.bytes,
-                // The root directory is not counted.
-                inodes: counters.inodes.saturating_sub(1),
-            },
             parents: self.parents.clone(),
-            statistics: statistics(tree, &hasher, before, root).await?,
-            conflicts: metadata::conflicts::count(tree, root)
-                .await
-                .map_err(ImportError::Image)?,
             message: about.message,
             provenance: about.provenance,
+            ..commit_of::<TransferError>(tree, &hasher, before, root).await?
         };
         Ok(store.put_commit(self.workspace.id, new).await?)
     }
@@ -594,8 +581,4 @@ async fn close(gateway: &Gateway, tenant: TenantId, session: SessionId) {
         Err(error) => tracing::warn!(%session, %error, "close the session of an import"),
     }
     gateway.drop_session(session);
-}
-
-fn root_of(commit: &CommitInfo) -> Root {
-    Root::from_bytes(*commit.record.tree.as_bytes())
 }

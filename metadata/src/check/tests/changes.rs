@@ -7,7 +7,7 @@ use crate::keyspace::image::ImageKey;
 async fn put(world: &World, root: Root, parent: Option<CommitId>) -> CommitId {
     let counters = world.layers.base().tree().counters(root).await.unwrap();
     let new = NewCommit {
-        tree: NodeId::new(root.to_bytes()),
+        tree: root.name(),
         usage: Usage {
             bytes: counters.bytes,
             inodes: counters.inodes.saturating_sub(1),

@@ -93,7 +93,7 @@ async fn contradicting_commits_are_told() {
     let (mut world, fork, _, root) = with_history().await;
     let put = async |world: &World, root: Root, (usage, conflicts)| {
         let new = NewCommit {
-            tree: NodeId::new(root.to_bytes()),
+            tree: root.name(),
             usage,
             parents: Vec::new(),
             statistics: Statistics::default(),

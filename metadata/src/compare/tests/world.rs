@@ -14,7 +14,7 @@ use crate::layers::{Base, LayerId, Layers};
 use crate::ops::{self, Context, How, Node};
 use crate::record::inode::InodeRecord;
 use crate::session::{fold, load};
-use crate::stat::{Device, FileKind, SetAttrs, SetTime, Stat};
+use crate::stat::{Device, SetAttrs, SetTime};
 use crate::tree::{MemoryNodes, MemoryTrees, Root, Tree, TreeKeys, Trees};
 use base::InodeId;
 
@@ -34,29 +34,6 @@ pub(crate) struct World {
     pub(crate) chunks: HashMap<ChunkId, Vec<u8>>,
 }
 
-fn root_record() -> InodeRecord {
-    InodeRecord {
-        stat: Stat {
-            inode: InodeId::ROOT,
-            kind: FileKind::Directory,
-            mode: 0o755,
-            nlink: 2,
-            uid: 0,
-            gid: 0,
-            size: 4096,
-            used: 0,
-            device: Device::default(),
-            atime: Timestamp::default(),
-            mtime: Timestamp::default(),
-            ctime: Timestamp::default(),
-        },
-        entries: 0,
-        link: None,
-        verifier: None,
-        inline: None,
-    }
-}
-
 impl World {
     pub(crate) fn new() -> Self {
         let clock = Arc::new(ManualClock::new(Timestamp::new(1_000_000, 0)));
@@ -65,7 +42,7 @@ impl World {
         let tree = MemoryTrees::new(Arc::clone(&nodes)).open(keys.clone());
         let base = Base::Empty {
             tree: tree.clone(),
-            root: root_record().into(),
+            root: InodeRecord::root((0o755, 0, 0), Timestamp::default()).into(),
         };
         let open = LayerId {
             session: SessionId::new(1),

@@ -245,7 +245,7 @@ impl State {
             pairs.insert(keys::inode(record.stat.inode), record.encode());
         }
         let root = world.tree.build(pairs).await.unwrap().root;
-        NodeId::new(root.to_bytes())
+        root.name()
     }
 }
 

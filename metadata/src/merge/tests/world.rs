@@ -14,7 +14,7 @@ use crate::ops::{self, Context, How, Node};
 use crate::record::block;
 use crate::record::entry::Entry;
 use crate::record::inode::InodeRecord;
-use crate::stat::{Device, FileKind, SetAttrs, SetTime, Stat};
+use crate::stat::{FileKind, SetAttrs, SetTime};
 
 pub(super) const NAME_KEY: [u8; 32] = [7; 32];
 pub(super) const BLOCK_BYTES: u32 = 16_384;
@@ -50,26 +50,7 @@ pub(super) fn index(number: u32) -> usize {
 impl Fs {
     pub(super) fn new() -> Self {
         let time = Timestamp::new(1000, 0);
-        let root = InodeRecord {
-            stat: Stat {
-                inode: InodeId::ROOT,
-                kind: FileKind::Directory,
-                mode: 0o755,
-                nlink: 2,
-                uid: 0,
-                gid: 0,
-                size: 4096,
-                used: 0,
-                device: Device::default(),
-                atime: time,
-                mtime: time,
-                ctime: time,
-            },
-            entries: 0,
-            link: None,
-            verifier: None,
-            inline: None,
-        };
+        let root = InodeRecord::root((0o755, 0, 0), time);
         let store = Pairs::from([(keys::inode(InodeId::ROOT), root.encode())]);
         Self::over(store, Usage::default(), Chunks::default(), 1, 2000)
     }

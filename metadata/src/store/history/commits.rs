@@ -6,7 +6,7 @@ use super::super::deletion::require_workspace;
 use super::super::{Store, StoreError, damaged};
 use crate::image::Usage;
 use crate::keyspace::{self, Key};
-use crate::kv::{Isolation, RangeLimit, Transaction};
+use crate::kv::{Isolation, RangeLimit, Transaction, pairs_of};
 use crate::record::commit::{CommitRecord, Provenance, Statistics, id_of};
 use crate::record::retention::KEEP_SECONDS_MIN;
 use crate::transact::Budget;
@@ -67,7 +67,7 @@ impl Store {
         new: NewCommit,
     ) -> Result<CommitInfo, StoreError> {
         let (now, new) = (self.clock.wall(), &new);
-        self.copying(workspace, Root::from_bytes(*new.tree.as_bytes()));
+        self.copying(workspace, Root::named(&new.tree));
         self.transactor
             .transact(Budget::default(), |txn, _| {
                 // Its parents never change, so neither does what is written: right however often
@@ -109,9 +109,9 @@ impl Store {
         let limit = RangeLimit::pairs(CANDIDATES_MAX + 1);
         let txn = self.transactor.kv().begin();
         // A look of its own, never committed.
-        let page = txn.get_range(&range, limit, Isolation::Snapshot).await?;
+        let pairs = pairs_of(&*txn, range, limit, Isolation::Snapshot).await?;
         let mut found = Vec::new();
-        for (key, _) in &page.pairs {
+        for (key, _) in &pairs {
             match keyspace::decode(key) {
                 Ok(Key::Commit(_, id)) => found.push(id),
                 Ok(_) | Err(_) => {
@@ -133,7 +133,7 @@ impl Store {
                     .take(CANDIDATES_MAX)
                     .map(CommitId::to_string)
                     .collect();
-                if several.len() > CANDIDATES_MAX || page.more {
+                if several.len() > CANDIDATES_MAX {
                     candidates.push("others".into());
                 }
                 Err(StoreError::Ambiguous {

@@ -6,7 +6,7 @@ use super::super::{Store, StoreError, damaged};
 use super::PAGE;
 use super::refs::{RefSeen, is_kept};
 use crate::keyspace::{self, KeyError};
-use crate::kv::{Isolation, KeyRange, RangeLimit, Transaction};
+use crate::kv::{Isolation, KeyRange, RangeLimit, Transaction, pairs_of};
 use crate::record::operation::{Action, Actor, Cause, OperationRecord};
 use crate::record::reference::{RefChange, RefState};
 use crate::version::rfc3339;
@@ -197,8 +197,7 @@ impl Store {
         };
         let txn = self.transactor.kv().begin();
         // A listing of its own, never committed.
-        let page = txn.get_range(range, limit, Isolation::Snapshot).await?;
-        Ok(page.pairs)
+        Ok(pairs_of(&*txn, range.clone(), limit, Isolation::Snapshot).await?)
     }
 }
 

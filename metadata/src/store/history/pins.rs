@@ -7,7 +7,7 @@ use super::super::{Store, StoreError, damaged};
 use super::commits::require_commit;
 use super::{PAGE, operations::bad_key};
 use crate::keyspace::{self, Key, KeyError};
-use crate::kv::{Isolation, KeyRange, RangeLimit};
+use crate::kv::{Isolation, KeyRange, RangeLimit, pairs_of};
 use crate::record::retention::PinRecord;
 use crate::transact::{Budget, Earlier};
 
@@ -103,9 +103,9 @@ impl Store {
         let limit = RangeLimit::pairs(limit.clamp(1, PAGE));
         let txn = self.transactor.kv().begin();
         // A listing of its own, never committed.
-        let page = txn.get_range(&range, limit, Isolation::Snapshot).await?;
-        let mut pins = Vec::with_capacity(page.pairs.len());
-        for (key, value) in &page.pairs {
+        let pairs = pairs_of(&*txn, range, limit, Isolation::Snapshot).await?;
+        let mut pins = Vec::with_capacity(pairs.len());
+        for (key, value) in &pairs {
             let Key::Pin(_, commit) = keyspace::decode(key).map_err(bad_key)? else {
                 return Err(bad_key(KeyError::WrongTable));
             };

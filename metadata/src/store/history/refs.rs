@@ -8,7 +8,7 @@ use super::PAGE;
 use super::commits::require_commit;
 use super::operations::{bad_key, write_operation};
 use crate::keyspace;
-use crate::kv::{Isolation, KeyRange, RangeLimit, Transaction};
+use crate::kv::{Isolation, KeyRange, RangeLimit, Transaction, pairs_of};
 use crate::record::operation::{Action, Actor, Cause, OperationRecord};
 use crate::record::reference::{RefChange, RefKind, RefLogRecord, RefName, RefRecord, RefState};
 use crate::transact::{Budget, Earlier};
@@ -96,9 +96,9 @@ impl Store {
         let limit = RangeLimit::pairs(limit.clamp(1, PAGE));
         let txn = self.transactor.kv().begin();
         // A listing of its own, never committed.
-        let page = txn.get_range(&range, limit, Isolation::Snapshot).await?;
-        let mut refs = Vec::with_capacity(page.pairs.len());
-        for (key, value) in page.pairs {
+        let pairs = pairs_of(&*txn, range, limit, Isolation::Snapshot).await?;
+        let mut refs = Vec::with_capacity(pairs.len());
+        for (key, value) in pairs {
             let (_, name) = keyspace::decode_reference(&key).map_err(bad_key)?;
             let name = RefName::new(&name).map_err(|error| StoreError::Corrupt {
                 what: format!("ref {name:?}"),

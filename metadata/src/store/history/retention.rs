@@ -10,7 +10,7 @@ use super::super::deletion::require_workspace;
 use super::super::{Store, StoreError, damaged};
 use super::operations::bad_key;
 use crate::keyspace::{self, Key, KeyError};
-use crate::kv::{Isolation, KeyRange, RangeLimit, Transaction};
+use crate::kv::{Isolation, KeyRange, RangeLimit, Transaction, pairs_of};
 use crate::record::commit::CommitRecord;
 use crate::record::operation::{Action, OperationRecord};
 use crate::record::reference::{RefLogRecord, RefRecord, RefState};
@@ -253,10 +253,7 @@ impl Store {
         let mut scan = Pages::new(keyspace::ref_logs(workspace));
         while let Some(page) = scan.next(self).await? {
             for (key, value) in page {
-                let Key::RefLog(_, hash, time) = keyspace::decode(&key).map_err(bad_key)? else {
-                    return Err(bad_key(KeyError::WrongTable));
-                };
-                let entry = RefLogRecord::decode(&value).map_err(damaged("log of a ref"))?;
+                let (hash, time, said) = entry_of_log(&key, &value)?;
                 let is_old = time <= cutoff;
                 match last.take() {
                     // What it says was over before the time that is kept, or is that there was none.
@@ -265,7 +262,7 @@ impl Store {
                     }
                     _ => {}
                 }
-                last = is_old.then_some((key, hash, entry.state));
+                last = is_old.then_some((key, hash, said));
                 removed.ref_entries += self
                     .remove_when_many(workspace, cutoff, &mut superseded, 1)
                     .await?;
@@ -406,11 +403,8 @@ impl Store {
         let mut scan = Pages::new(keyspace::ref_logs(workspace));
         while let Some(page) = scan.next(self).await? {
             for (key, value) in page {
-                let Key::RefLog(_, hash, time) = keyspace::decode(&key).map_err(bad_key)? else {
-                    return Err(bad_key(KeyError::WrongTable));
-                };
-                let entry = RefLogRecord::decode(&value).map_err(damaged("log of a ref"))?;
-                let commit = entry.state.map(|state| state.commit);
+                let (hash, time, said) = entry_of_log(&key, &value)?;
+                let commit = said.map(|state| state.commit);
                 if let Some((of, commit)) = last.take()
                     && (of != hash || time > cutoff)
                 {
@@ -426,6 +420,18 @@ impl Store {
         named.extend(last.and_then(|(_, commit)| commit));
         Ok(named)
     }
+}
+
+/// The name, the time and what is said in an entry of a log of a ref.
+fn entry_of_log(
+    key: &[u8],
+    value: &[u8],
+) -> Result<([u8; 16], Timestamp, Option<RefState>), StoreError> {
+    let Key::RefLog(_, hash, time) = keyspace::decode(key).map_err(bad_key)? else {
+        return Err(bad_key(KeyError::WrongTable));
+    };
+    let entry = RefLogRecord::decode(value).map_err(damaged("log of a ref"))?;
+    Ok((hash, time, entry.state))
 }
 
 /// Reads a range page by page, each in a transaction of its own.
@@ -470,22 +476,11 @@ async fn retention_of(
 /// All pairs of a range, as of one version.
 async fn all_of(
     txn: &dyn Transaction,
-    mut range: KeyRange,
+    range: KeyRange,
     isolation: Isolation,
 ) -> Result<Vec<(Bytes, Bytes)>, StoreError> {
-    let mut pairs = Vec::new();
-    loop {
-        let page = txn
-            .get_range(&range, RangeLimit::pairs(PAGE), isolation)
-            .await?;
-        let next = page.pairs.last().filter(|_| page.more);
-        let next = next.map(|(last, _)| KeyRange::key(last).end);
-        pairs.extend(page.pairs);
-        match next {
-            Some(start) => range.start = start,
-            None => return Ok(pairs),
-        }
-    }
+    let limit = RangeLimit::pairs(usize::MAX);
+    Ok(pairs_of(txn, range, limit, isolation).await?)
 }
 
 /// What refs, pins and sessions name, as of one version.

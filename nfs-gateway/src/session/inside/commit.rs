@@ -10,7 +10,6 @@ use metadata::ops::{self, Context};
 use metadata::session::load;
 use metadata::stat::Stat;
 use metadata::store::{CommitInfo, StoreError};
-use metadata::tree::Root;
 use metadata::version::IdPrefix;
 use metadata::{FsError, Miss, OpError};
 use parking_lot::Mutex;
@@ -255,7 +254,7 @@ impl Session {
             usage: commit.record.usage,
             numbers: InodeNumbers::default(),
         };
-        let root = Root::from_bytes(*commit.record.tree.as_bytes());
+        let root = commit.record.root();
         let open = OpenCommit {
             id: commit.id,
             image: Mutex::new(Image::new(image, totals)),

@@ -264,7 +264,7 @@ impl Session {
         let before = match since {
             Some(commit) => {
                 let commit = store.commit(workspace, commit).await?;
-                Root::from_bytes(*commit.record.tree.as_bytes())
+                commit.record.root()
             }
             None => Root::default(),
         };
