@@ -16,6 +16,7 @@ mod outside;
 mod patch;
 mod paths;
 mod reading;
+mod receiving;
 mod sending;
 mod serving;
 mod sessions;

@@ -398,7 +398,7 @@ fn take(
             .filter_map(|parent| known.get(parent).map(String::as_str))
             .collect();
         let mut call = format!(
-            "/v1/workspaces/{}/import?parents={}",
+            "/v1/workspaces/{}/import?about_inside=true&parents={}",
             escape(&args.workspace),
             parents.join(",")
         );

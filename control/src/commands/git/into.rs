@@ -212,7 +212,7 @@ fn call(args: &ImportArgs, commit: &GitCommit, known: &Known, is_tip: bool) -> S
     let parents: Vec<&str> = parents.map(String::as_str).collect();
     let workspace = escape(&args.workspace);
     let mut call = format!(
-        "/v1/workspaces/{workspace}/import?parents={}",
+        "/v1/workspaces/{workspace}/import?about_inside=true&parents={}",
         parents.join(",")
     );
     if is_tip {
