@@ -390,6 +390,11 @@ mod tests {
 
     const SHORT: Duration = Duration::from_millis(200);
 
+    fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+        let thread = std::thread::Builder::new().name("peer".into());
+        thread.spawn(work).unwrap()
+    }
+
     fn client(listener: &TcpListener, base: &str) -> Client {
         let api = format!("http://{}{base}", listener.local_addr().unwrap());
         Client::find(Some(&api), Some("token"), Path::new("/none")).unwrap()
@@ -397,7 +402,7 @@ mod tests {
 
     /// Takes one connection, reads the head of its request, and gives that and the connection.
     fn takes_one(listener: TcpListener) -> JoinHandle<(String, StdStream)> {
-        std::thread::spawn(move || {
+        spawn(move || {
             let (stream, _) = listener.accept().unwrap();
             let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
             let first = lines.next().unwrap().unwrap();
@@ -421,7 +426,7 @@ mod tests {
     fn a_path_before_the_apis_is_kept() {
         let listener = listener();
         let client = client(&listener, "/behind/a/proxy");
-        let server = std::thread::spawn(move || {
+        let server = spawn(move || {
             let (first, mut stream) = takes_one(listener).join().unwrap();
             stream
                 .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi")
@@ -459,7 +464,7 @@ mod tests {
 
         let half = listener();
         let down = client(&half, "");
-        let server = std::thread::spawn(move || {
+        let server = spawn(move || {
             let (_, mut stream) = takes_one(half).join().unwrap();
             stream
                 .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf")

@@ -20,8 +20,13 @@ fn wait_until_it_stops(address: &str) {
     }
 }
 
+fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    let thread = std::thread::Builder::new().name("peer".into());
+    thread.spawn(work).unwrap()
+}
+
 fn terminated(server: Server) -> JoinHandle<Option<i32>> {
-    std::thread::spawn(move || server.terminate())
+    spawn(move || server.terminate())
 }
 
 #[test]
@@ -74,7 +79,7 @@ fn a_server_that_stops_leaves_an_export_visibly_cut_off() {
 fn answering(answers: Vec<Vec<u8>>) -> (String, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
-    let answering = std::thread::spawn(move || {
+    let answering = spawn(move || {
         for answer in answers {
             let (mut stream, _) = listener.accept().unwrap();
             let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();

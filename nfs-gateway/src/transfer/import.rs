@@ -456,7 +456,7 @@ impl Importing {
     ///
     /// # Errors
     ///
-    /// See [`TransferError`]. No branch has moved then; after `Moved` there may be a commit that is on
+    /// See [`TransferError`]. No branch has moved then, unless an outcome is unknown; after `Moved` there may be a commit that is on
     /// no branch.
     pub async fn finish(mut self, about: About) -> Result<Imported, TransferError> {
         let finished = self.try_finish(about).await;
