@@ -204,6 +204,8 @@ impl Server {
     pub async fn stop(self) {
         tracing::info!("shutting down");
         self.api.begin_draining();
+        // Transfers end, however long they would take; other calls run to their end.
+        self.calls.begin_shutdown();
         self.gateway.shutdown().await;
         self.tasks.begin_shutdown();
         self.web.begin_shutdown();

@@ -17,6 +17,7 @@ mod outside;
 mod patch;
 mod paths;
 mod reading;
+mod receiving;
 mod sending;
 mod serving;
 mod sessions;

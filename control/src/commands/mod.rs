@@ -6,6 +6,7 @@ mod conflicts;
 mod gc;
 mod git;
 mod history;
+mod holding;
 mod keeping;
 mod keys;
 mod mount;
