@@ -23,12 +23,6 @@ const WINDOW_BYTES_MIN: usize = 64 * 1024;
 const TOO_SLOW: &str = "less than 64 KiB came within a minute; send it again, from a file that is \
                         there already or over a faster line";
 
-/// How much of an archive that was refused is read on, so that its sender hears why.
-const DRAINED_BYTES_MAX: usize = 4 << 20;
-
-/// For how long.
-const DRAINED_TIME: Duration = Duration::from_secs(2);
-
 /// The time spent waiting for a sender, and what came in it.
 #[derive(Debug, Default)]
 struct Window {
@@ -74,22 +68,6 @@ pub(super) async fn feed(
         };
         if to.send(piece).await.is_err() || is_last {
             return;
-        }
-    }
-}
-
-/// Reads on for a moment: a sender that is still sending would not hear the answer.
-pub(super) async fn drain(stream: &mut BodyDataStream, clock: &dyn Clock) {
-    let mut bytes = 0;
-    let until = clock.sleep(DRAINED_TIME);
-    let mut until = std::pin::pin!(until);
-    while bytes < DRAINED_BYTES_MAX {
-        tokio::select! {
-            () = until.as_mut() => return,
-            part = stream.next() => match part {
-                Some(Ok(part)) => bytes += part.len(),
-                Some(Err(_)) | None => return,
-            },
         }
     }
 }

@@ -29,7 +29,7 @@ use tokio::sync::{Semaphore, mpsc};
 
 use super::ApiState;
 use super::input::{Parameters, Place, Tenant};
-use super::receiving::{drain, feed};
+use super::receiving::feed;
 use crate::history::Checkpoint;
 use crate::status::ApiError;
 use crate::streaming::{ChannelReader, Piece};
@@ -139,19 +139,14 @@ pub(super) async fn import(
         let branch = plan.branch.clone();
         let imported =
             import_now(&gateway, tenant, plan, about, (&mut stream, &clock, &tasks)).await;
-        match imported {
-            Ok((done, counts)) => Ok(Imported {
-                commit: done.commit.into(),
-                branch: branch.map(|branch| branch.as_str().to_owned()),
-                is_new: done.is_new,
-                operation: done.operation.map(|operation| operation.to_string()),
-                counts,
-            }),
-            Err(error) => {
-                drain(&mut stream, clock.as_ref()).await;
-                Err(error)
-            }
-        }
+        let (done, counts) = imported?;
+        Ok(Imported {
+            commit: done.commit.into(),
+            branch: branch.map(|branch| branch.as_str().to_owned()),
+            is_new: done.is_new,
+            operation: done.operation.map(|operation| operation.to_string()),
+            counts,
+        })
     };
     let imported = state.to_end_with(work).await?;
     Ok((StatusCode::CREATED, Json(imported)))
