@@ -30,6 +30,9 @@ use crate::types::Page;
 /// Most entries that one page of a search looks at.
 const LOOKED_AT_MAX: usize = 10_000;
 
+/// Most steps that a page compares names with a pattern.
+const STEPS_MAX: u64 = 4 << 20;
+
 /// About how large a page may be, in bytes.
 const PAGE_BYTES_MAX: usize = 4 << 20;
 
@@ -177,16 +180,19 @@ pub(super) async fn find(
     let kind = wanted.r#type.as_deref().map(kind).transpose()?;
     let glob = bytes.name.as_deref().map(Glob::new).transpose();
     let glob = glob.map_err(|error| ApiError::invalid(format!("name: {error}")))?;
-    let fits = |path: &[u8], is: FileKind| {
+    let mut steps = 0;
+    let mut fits = |path: &[u8], is: FileKind| {
         let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
-        kind.is_none_or(|kind| kind == is) && glob.as_ref().is_none_or(|glob| glob.fits(name))
+        let fits = kind.is_none_or(|kind| kind == is)
+            && (glob.as_ref()).is_none_or(|glob| glob.fits(name, &mut steps));
+        (fits, steps >= STEPS_MAX)
     };
     let reading = Reading::open(&state, tenant, &workspace, &wanted).await?;
     let top = bytes.path.unwrap_or_default();
     let record = reading.resolve(&top).await?;
     let stat = record.stat;
     if !stat.is_dir() {
-        let items = fits(&top, stat.kind).then(|| Entry::new(&top, &record));
+        let items = fits(&top, stat.kind).0.then(|| Entry::new(&top, &record));
         return Ok(Json(Page {
             items: items.into_iter().collect(),
             next: None,
@@ -206,10 +212,14 @@ pub(super) async fn find(
         let Some(one) = finder.next().await? else {
             break;
         };
-        let is_last = looked_at == LOOKED_AT_MAX;
+        let (fits, is_tired) = fits(&one.path, one.kind);
+        let is_last = is_tired || looked_at == LOOKED_AT_MAX;
         let position = || reading.next(&one.path);
-        if !fits(&one.path, one.kind) {
+        if !fits {
             next = is_last.then(position);
+            if is_last {
+                break;
+            }
             continue;
         }
         size += ENTRY_BYTES + 4 * one.path.len();
