@@ -92,8 +92,8 @@ pub(super) async fn publish(
     let branch = asked.branch.as_deref().map(ref_name).transpose()?;
     let gateway = Arc::clone(&state.counted.gateway);
     if asked.dry_run {
-        let work = async move { Ok(gateway.plan_publish(tenant, id, branch, policy).await?) };
-        let plan = state.to_end_with(work).await?;
+        let plan = async { Ok(gateway.plan_publish(tenant, id, branch, policy).await?) };
+        let plan = state.work.reading(plan).await?;
         return Ok(Json(PublishAnswer::Planned(Box::new(plan.into()))));
     }
     let work = async move {
@@ -138,7 +138,8 @@ pub(super) async fn log(
             filter,
             limit,
         };
-        let page = lineage::log(&state, tenant, &workspace, wanted).await?;
+        let page = lineage::log(&state, tenant, &workspace, wanted);
+        let page = state.work.reading(page).await?;
         return Ok(Json(page).into_response());
     }
     let workspace = workspace_id(&state, tenant, &workspace).await?;

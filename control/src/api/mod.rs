@@ -1,7 +1,7 @@
 //! The HTTP API under `/v1`, with health and metrics beside it.
 //!
-//! Every call of the API carries its tenant: the one whose token it shows. What writes runs as a
-//! task of its own to its end, for the HTTP layer drops the handler of a caller that went away.
+//! Every call of the API carries its tenant: the one whose token it shows. What writes runs to its
+//! end, what only reads ends with its caller; `work.rs` bounds both.
 
 mod conflicts;
 mod diff;
@@ -21,6 +21,7 @@ mod serving;
 mod sessions;
 mod tokens;
 mod transfer;
+mod work;
 mod workspaces;
 
 pub(crate) use serving::Serving;
@@ -53,6 +54,7 @@ pub struct ApiState {
     own: Own,
     draining: AtomicBool,
     transfers: transfer::Limits,
+    work: work::Work,
 }
 
 /// What a server has of its own.
@@ -76,6 +78,7 @@ impl ApiState {
         own: Own,
     ) -> Self {
         Self {
+            work: work::Work::new(tasks.clone(), Arc::clone(&clock)),
             store,
             counted,
             clock,
@@ -112,17 +115,7 @@ impl ApiState {
         T: Send + 'static,
         F: Future<Output = Result<T, ApiError>> + Send + 'static,
     {
-        let (done, result) = tokio::sync::oneshot::channel();
-        self.tasks.spawn(async move {
-            // Nobody waits any more if the caller has gone.
-            drop(done.send(work.await));
-        });
-        match result.await {
-            Ok(result) => result,
-            Err(_) => Err(ApiError::not_ready(
-                "the call did not end: look before trying again",
-            )),
-        }
+        self.work.to_end(work).await
     }
 }
 

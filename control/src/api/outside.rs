@@ -74,7 +74,10 @@ async fn sync(
     };
     let gateway = Arc::clone(&state.counted.gateway);
     let work = async move { Ok(gateway.sync(tenant, id, policy, attempt).await?) };
-    let done = state.to_end_with(work).await?;
+    let done = match attempt {
+        Attempt::Trial => state.work.reading(work).await?,
+        Attempt::Real => state.to_end_with(work).await?,
+    };
     Ok(Json(Synced::new(&done, asked.dry_run)))
 }
 

@@ -117,6 +117,50 @@ impl Reading {
         }
         Ok(entries)
     }
+
+    /// A page of what is below a directory at a path. What `fits` is told; it says, too, whether it has
+    /// been asked enough.
+    async fn search(
+        &self,
+        top: &[u8],
+        dir: InodeId,
+        limit: usize,
+        mut fits: impl FnMut(&[u8], FileKind) -> (bool, bool),
+    ) -> Result<Page<Entry>, ApiError> {
+        let snapshot = self.snapshot.clone();
+        let mut finder = match &self.after {
+            None => Finder::new(snapshot, dir, top),
+            Some(last) => {
+                let after = Finder::after(snapshot, dir, top, last).await?;
+                after.ok_or_else(not_a_position)?
+            }
+        };
+        let (mut found, mut size, mut next) = (Vec::new(), 0, None);
+        for looked_at in 1..=LOOKED_AT_MAX {
+            let Some(one) = finder.next().await? else {
+                break;
+            };
+            let (fits, is_tired) = fits(&one.path, one.kind);
+            let is_last = is_tired || looked_at == LOOKED_AT_MAX;
+            let position = || self.next(&one.path);
+            if !fits {
+                next = is_last.then(position);
+                if is_last {
+                    break;
+                }
+                continue;
+            }
+            size += ENTRY_BYTES + 4 * one.path.len();
+            let is_last = is_last || found.len() + 1 == limit || size >= PAGE_BYTES_MAX;
+            next = is_last.then(position);
+            found.push((one.path, one.inode));
+            if is_last {
+                break;
+            }
+        }
+        let items = self.entries(found).await?;
+        Ok(Page { items, next })
+    }
 }
 
 /// Reads a place to go on at: a commit, and a path or a name.
@@ -198,40 +242,8 @@ pub(super) async fn find(
             next: None,
         }));
     }
-    let snapshot = reading.snapshot.clone();
-    let mut finder = match &reading.after {
-        None => Finder::new(snapshot, stat.inode, &top),
-        Some(last) => {
-            let after = Finder::after(snapshot, stat.inode, &top, last).await?;
-            after.ok_or_else(not_a_position)?
-        }
-    };
-    let limit = page_limit(wanted.limit);
-    let (mut found, mut size, mut next) = (Vec::new(), 0, None);
-    for looked_at in 1..=LOOKED_AT_MAX {
-        let Some(one) = finder.next().await? else {
-            break;
-        };
-        let (fits, is_tired) = fits(&one.path, one.kind);
-        let is_last = is_tired || looked_at == LOOKED_AT_MAX;
-        let position = || reading.next(&one.path);
-        if !fits {
-            next = is_last.then(position);
-            if is_last {
-                break;
-            }
-            continue;
-        }
-        size += ENTRY_BYTES + 4 * one.path.len();
-        let is_last = is_last || found.len() + 1 == limit || size >= PAGE_BYTES_MAX;
-        next = is_last.then(position);
-        found.push((one.path, one.inode));
-        if is_last {
-            break;
-        }
-    }
-    let items = reading.entries(found).await?;
-    Ok(Json(Page { items, next }))
+    let page = reading.search(&top, stat.inode, page_limit(wanted.limit), fits);
+    Ok(Json(state.work.reading(page).await?))
 }
 
 fn kind(letter: &str) -> Result<FileKind, ApiError> {
