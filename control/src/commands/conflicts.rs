@@ -1,6 +1,6 @@
 //! `holdfast conflicts`, and what `session publish --dry-run` prints.
 
-use super::history::pages;
+use super::pages::pages;
 use super::session::path_of;
 use super::{client, escape};
 use crate::cli_conflicts::{BetweenArgs, ConflictsCommand, ListArgs, ResolveArgs};
