@@ -148,9 +148,13 @@ pub struct Planned {
     pub outcome: String,
     /// It would be done. Otherwise conflicts are in the way.
     pub publishes: bool,
-    /// What would clash, and how the policy would settle it.
+    /// What would clash, and how the policy would settle it. The first of these, if there are more
+    /// than an answer has room for.
     pub conflicts: Vec<history::Conflict>,
-    /// Unresolved conflicts of the session that would come to the branch; the first 1,000.
+    /// How many there are.
+    #[serde(default)]
+    pub conflicts_total: u64,
+    /// Unresolved conflicts of the session that would come to the branch; at most the first 1,000.
     pub unresolved: Vec<history::Conflict>,
     /// How many there are.
     pub unresolved_total: u64,
@@ -168,15 +172,16 @@ pub enum PublishAnswer {
 
 impl From<nfs_gateway::Plan> for Planned {
     fn from(plan: nfs_gateway::Plan) -> Self {
-        let unresolved = plan.unresolved.first.iter();
+        let unresolved = plan.unresolved.first.iter().map(|it| &it.conflict);
         Self {
             dry_run: true,
             branch: plan.branch.as_str().to_owned(),
             head: plan.head.map(|head| head.to_string()),
             outcome: history::outcome_word(plan.outcome).to_owned(),
             publishes: !plan.is_refused,
-            conflicts: plan.conflicts.iter().map(history::Conflict::from).collect(),
-            unresolved: unresolved.map(|it| (&it.conflict).into()).collect(),
+            conflicts: history::first_of(plan.conflicts.iter()),
+            conflicts_total: history::total_of(&plan.conflicts),
+            unresolved: history::first_of(unresolved),
             unresolved_total: plan.unresolved.total,
         }
     }

@@ -14,6 +14,12 @@ use serde::{Deserialize, Serialize};
 use crate::reading::ChangedPath;
 use crate::types::show_time;
 
+/// Most conflicts that an answer names.
+const CONFLICTS_TOLD_MAX: usize = 10_000;
+
+/// About how many bytes these take at most.
+const CONFLICT_BYTES_MAX: usize = 4 << 20;
+
 /// What a commit is to say.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -126,8 +132,12 @@ pub struct Published {
     pub head: String,
     /// `created`, `fast-forward`, `merged` or `up-to-date`.
     pub outcome: String,
-    /// What clashed: the policy decided it, or, if that is `keep-both`, it is unresolved.
+    /// What clashed: the policy decided it, or, if that is `keep-both`, it is unresolved. The first of
+    /// these, if there are more than an answer has room for.
     pub conflicts: Vec<Conflict>,
+    /// How many there are.
+    #[serde(default)]
+    pub conflicts_total: u64,
     /// The operation, which can be undone.
     pub operation: Option<String>,
 }
@@ -331,6 +341,26 @@ impl From<CommitInfo> for Commit {
     }
 }
 
+/// The first of some conflicts, as many as an answer has room for: whoever published must hear so,
+/// however much clashed.
+pub(crate) fn first_of<'a>(all: impl Iterator<Item = &'a StoredConflict>) -> Vec<Conflict> {
+    let (mut told, mut bytes) = (Vec::new(), 0);
+    for conflict in all.take(CONFLICTS_TOLD_MAX) {
+        let conflict = Conflict::from(conflict);
+        bytes += serde_json::to_vec(&conflict).map_or(0, |text| text.len());
+        told.push(conflict);
+        if bytes >= CONFLICT_BYTES_MAX {
+            break;
+        }
+    }
+    told
+}
+
+/// How many conflicts there are.
+pub(crate) fn total_of(all: &[StoredConflict]) -> u64 {
+    u64::try_from(all.len()).unwrap_or(u64::MAX)
+}
+
 impl From<&StoredConflict> for Conflict {
     fn from(conflict: &StoredConflict) -> Self {
         let path = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -360,7 +390,8 @@ impl From<nfs_gateway::Published> for Published {
             branch: published.branch.as_str().to_owned(),
             head: published.head.to_string(),
             outcome: outcome_word(published.outcome).to_owned(),
-            conflicts: published.conflicts.iter().map(Conflict::from).collect(),
+            conflicts: first_of(published.conflicts.iter()),
+            conflicts_total: total_of(&published.conflicts),
             operation: published.operation.map(|operation| operation.to_string()),
         }
     }

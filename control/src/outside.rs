@@ -5,7 +5,7 @@ use metadata::store::{Changed as StoredChanged, LIST_ROOT};
 use nfs_gateway::{Restored as DoneRestore, SyncOutcome, Synced as DoneSync};
 use serde::{Deserialize, Serialize};
 
-use crate::history::Conflict;
+use crate::history::{Conflict, first_of, total_of};
 
 /// A session to be restored.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -67,6 +67,9 @@ pub struct Synced {
     pub operation: Option<String>,
     /// Conflicts that the policy settles, or that stand in the way.
     pub conflicts: Vec<Conflict>,
+    /// How many there are: an answer has no room for any number.
+    #[serde(default)]
+    pub conflicts_total: u64,
     /// How many paths changed or would; none if everything may have.
     pub changed: Option<usize>,
     /// Nothing was changed.
@@ -212,7 +215,8 @@ impl Synced {
             commit: synced.commit.map(|commit| commit.to_string()),
             before: synced.done.map(|(before, _)| before.to_string()),
             operation: synced.done.map(|(_, operation)| operation.to_string()),
-            conflicts: synced.conflicts.iter().map(Conflict::from).collect(),
+            conflicts: first_of(synced.conflicts.iter()),
+            conflicts_total: total_of(&synced.conflicts),
             changed: count(&synced.changed),
             dry_run,
         }

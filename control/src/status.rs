@@ -199,7 +199,7 @@ fn listing<'a>(
     }
     if total > CONFLICTS_SHOWN {
         let more = total - CONFLICTS_SHOWN;
-        detail.push_str(&format!("\nand {more} more: a dry run lists all"));
+        detail.push_str(&format!("\nand {more} more"));
     }
     detail
 }

@@ -111,8 +111,24 @@ fn resolve(args: ResolveArgs, json: bool) -> Result<(), Failure> {
 fn between(args: &BetweenArgs, json: bool) -> Result<(), Failure> {
     // Said early, and in its own words.
     path_of(&args.two, "")?;
-    let rest = format!("/clashes?with={}&limit={}", escape(&args.two), args.limit);
-    let found: Clashes = client(&args.server)?.get(&path_of(&args.one, &rest)?)?;
+    let client = client(&args.server)?;
+    let ask = |after: &str, limit: usize| {
+        let rest = format!("/clashes?with={}&limit={limit}{after}", escape(&args.two));
+        client.get::<Clashes>(&path_of(&args.one, &rest)?)
+    };
+    let mut found = ask("", args.limit)?;
+    // An answer has room for so much, whatever was asked for.
+    while let Some(next) = &found.next
+        && found.items.len() < args.limit
+    {
+        let left = args.limit - found.items.len();
+        let mut further = ask(&format!("&after={}", escape(next)), left)?;
+        if further.items.is_empty() {
+            break;
+        }
+        found.items.append(&mut further.items);
+        (found.next, found.more) = (further.next, further.more);
+    }
     if json {
         return output::json(&found);
     }
@@ -152,12 +168,21 @@ pub(super) fn planned(plan: &Planned) -> Result<(), Failure> {
         format!("{what} ({}): {path}", conflict.kind)
     };
     lines.extend(plan.conflicts.iter().map(|it| line("clash", it)));
+    lines.extend(further(plan.conflicts.len(), plan.conflicts_total));
     lines.extend(plan.unresolved.iter().map(|it| line("unresolved", it)));
+    lines.extend(further(plan.unresolved.len(), plan.unresolved_total));
     output::text(&lines.join("\n"))
 }
 
+/// Says how many there are beside those that were told.
+pub(super) fn further(told: usize, total: u64) -> Option<String> {
+    let told = u64::try_from(told).unwrap_or(u64::MAX);
+    let further = total.checked_sub(told).filter(|further| *further > 0)?;
+    Some(format!("and {further} more"))
+}
+
 fn in_the_way(plan: &Planned) -> String {
-    match (plan.conflicts.len(), plan.unresolved_total) {
+    match (plan.conflicts_total, plan.unresolved_total) {
         (clashes, 0) => format!("{clashes} clashes are"),
         (0, unresolved) => format!("{unresolved} unresolved conflicts are"),
         (clashes, unresolved) => {

@@ -87,6 +87,10 @@ pub(super) fn publish(args: PublishArgs, json: bool) -> Result<(), Failure> {
             aside.unwrap_or_default()
         ));
     }
+    lines.extend(conflicts::further(
+        done.conflicts.len(),
+        done.conflicts_total,
+    ));
     output::text(&lines.join("\n"))
 }
 

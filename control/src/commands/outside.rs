@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
 use super::session::path_of;
-use super::{client, served};
+use super::{client, conflicts, served};
 use crate::cli_outside::{ChangedArgs, RestoreArgs, SyncArgs};
 use crate::failure::Failure;
 use crate::history::short;
@@ -64,6 +64,10 @@ pub(super) fn sync(args: SyncArgs, json: bool) -> Result<(), Failure> {
             output::in_line(&conflict.path)
         ));
     }
+    lines.extend(conflicts::further(
+        done.conflicts.len(),
+        done.conflicts_total,
+    ));
     if let Some(operation) = &done.operation {
         lines.push(format!("`holdfast op undo {operation}` undoes it"));
         lines.push(refresh_line(done.changed));
