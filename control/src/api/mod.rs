@@ -12,6 +12,7 @@ mod history;
 mod input;
 mod keeping;
 mod lineage;
+mod lingering;
 mod outside;
 mod patch;
 mod paths;

@@ -2,17 +2,17 @@
 //! ask whether the server lives.
 //!
 //! A connection either waits for its peer, to send a whole request or to take a part of an answer,
-//! or works on a request or the next part. One that waits for too long is closed. When there are too many, the one that
-//! waits longest goes, of the address that has most: so whoever sends half requests stands in
-//! their own way only. Work on `/v1` is bounded below the number of connections, so that some can
-//! always go.
+//! or works on a request or the next part. One that waits for too long is closed. When there are
+//! too many, the one that waits longest goes, of the address that has most: so whoever sends half
+//! requests stands in their own way only. Work on `/v1` is bounded below the number of connections,
+//! so that some can always go.
 
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::error::Error;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -30,6 +30,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore};
 
 use super::BODY_BYTES_MAX;
+use super::lingering::Lingering;
 use super::sending::Sending;
 use crate::status::ApiError;
 
@@ -122,6 +123,8 @@ impl Serving {
         };
         let mut builder = http1::Builder::new();
         builder.max_buf_size(HEAD_BYTES_MAX);
+        let interrupted = Arc::clone(&guest.is_interrupted);
+        let stream = Lingering::new(stream, Arc::clone(&self.clock), interrupted);
         let connection = builder.serve_connection(TokioIo::new(stream), service_fn(answer));
         let mut connection = std::pin::pin!(connection);
         let mut is_ending = false;
@@ -152,12 +155,17 @@ impl Serving {
     async fn answer(&self, request: Request<Incoming>, guest: &Arc<Guest>) -> Response {
         let (head, body) = request.into_parts();
         let body = Body::new(body);
+        // Until all of it is known to be read.
+        guest.is_interrupted.store(true, Ordering::Relaxed);
         let body = if super::transfer::takes_a_stream(&head) {
             // It has patience of its own with its peer.
             body
         } else {
             match axum::body::to_bytes(body, BODY_BYTES_MAX).await {
-                Ok(body) => Body::from(body),
+                Ok(body) => {
+                    guest.is_interrupted.store(false, Ordering::Relaxed);
+                    Body::from(body)
+                }
                 Err(error) => return bad_body(&error).into_response(),
             }
         };
@@ -176,6 +184,9 @@ impl Serving {
         };
         let request = Request::from_parts(head, body);
         let Ok(response) = self.routes.call(request).await;
+        if response.status().is_success() {
+            guest.is_interrupted.store(false, Ordering::Relaxed);
+        }
         // What runs on without its caller, or sends its answer in parts, is bounded elsewhere.
         drop(call);
         drop(working);
@@ -209,6 +220,8 @@ pub(super) struct Guest {
     peer: IpAddr,
     /// Since when it waits for its peer; nothing while it works.
     waits: Mutex<Option<Duration>>,
+    /// Whether it may be answered before all it sends was read.
+    is_interrupted: Arc<AtomicBool>,
     sent_away: Notify,
 }
 
@@ -228,6 +241,7 @@ impl Guests {
             id,
             peer,
             waits: Mutex::new(Some(now)),
+            is_interrupted: Arc::default(),
             sent_away: Notify::new(),
         });
         present.insert(id, Arc::clone(&guest));
@@ -407,6 +421,33 @@ mod tests {
             "POST /v1/body HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nxyz\r\n";
         let mut stream = server.send(chunked).await;
         assert_eq!(answer(&mut stream).await.0, 400);
+    }
+
+    /// Bug: the connection was closed with bytes unread. The reset took the answer along.
+    #[tokio::test]
+    async fn who_is_still_sending_hears_why_it_is_refused() {
+        let server = serve(Arc::new(SystemClock::new())).await;
+        let head = "POST /v1/body HTTP/1.1\r\nhost: x\r\ncontent-length: 40000000\r\n\r\n";
+        let mut stream = server.send(head).await;
+        // It listens only after all was sent.
+        stream.write_all(&vec![b'x'; 40_000_000]).await.unwrap();
+        assert_eq!(answer(&mut stream).await.0, 413);
+        drop(stream);
+        let mut quick = server.send(&request("/quick")).await;
+        assert_eq!(answer(&mut quick).await.0, 200);
+    }
+
+    /// However much it sends, it is listened to for a while only.
+    #[tokio::test]
+    async fn who_never_ends_sending_is_left() {
+        let server = serve(Arc::new(SystemClock::new())).await;
+        let head = "POST /v1/body HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999\r\n\r\n";
+        let mut stream = server.send(head).await;
+        let part = vec![b'x'; 1 << 20];
+        while stream.write_all(&part).await.is_ok() {}
+        while !server.guests.present.lock().is_empty() {
+            tokio::task::yield_now().await;
+        }
     }
 
     #[tokio::test]
