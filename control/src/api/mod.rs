@@ -34,6 +34,7 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::routing::get;
 use base::{Clock, Tasks};
+use futures_util::future::BoxFuture;
 use metadata::store::{Store, StoreError};
 
 use crate::metrics::Counted;
@@ -111,12 +112,12 @@ impl ApiState {
     }
 
     /// Like [`ApiState::to_end`], for work of more than the store.
-    async fn to_end_with<T, F>(&self, work: F) -> Result<T, ApiError>
+    fn to_end_with<T, F>(&self, work: F) -> BoxFuture<'_, Result<T, ApiError>>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, ApiError>> + Send + 'static,
     {
-        self.work.to_end(work).await
+        self.work.to_end(work)
     }
 }
 

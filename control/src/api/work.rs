@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::{Clock, Tasks};
+use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
 
 use super::serving::CALLS_MAX;
@@ -56,26 +57,30 @@ impl Work {
     /// # Cancellation
     ///
     /// Safe to drop: the work goes on.
-    pub(super) async fn to_end<T, F>(&self, work: F) -> Result<T, ApiError>
+    pub(super) fn to_end<'a, T, F>(&'a self, work: F) -> BoxFuture<'a, Result<T, ApiError>>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, ApiError>> + Send + 'static,
     {
-        let permit = Arc::clone(&self.lasting).try_acquire_owned();
-        let permit =
-            permit.map_err(|_| ApiError::not_ready("too many calls at once: try again"))?;
-        let (done, result) = tokio::sync::oneshot::channel();
-        self.tasks.spawn(async move {
-            // Nobody waits any more if the caller has gone.
-            drop(done.send(work.await));
-            drop(permit);
-        });
-        match result.await {
-            Ok(result) => result,
-            Err(_) => Err(ApiError::not_ready(
-                "the call did not end: look before trying again",
-            )),
-        }
+        // It can be large.
+        let work = Box::pin(work);
+        Box::pin(async move {
+            let permit = Arc::clone(&self.lasting).try_acquire_owned();
+            let permit =
+                permit.map_err(|_| ApiError::not_ready("too many calls at once: try again"))?;
+            let (done, result) = tokio::sync::oneshot::channel();
+            self.tasks.spawn(async move {
+                // Nobody waits any more if the caller has gone.
+                drop(done.send(work.await));
+                drop(permit);
+            });
+            match result.await {
+                Ok(result) => result,
+                Err(_) => Err(ApiError::not_ready(
+                    "the call did not end: look before trying again",
+                )),
+            }
+        })
     }
 
     /// Runs `work`, which reads much and changes nothing, when it is its turn.
@@ -83,22 +88,26 @@ impl Work {
     /// # Cancellation
     ///
     /// As safe as `work`, which is dropped as well.
-    pub(super) async fn reading<T>(
-        &self,
-        work: impl Future<Output = Result<T, ApiError>>,
-    ) -> Result<T, ApiError> {
+    pub(super) fn reading<'a, T: Send + 'a>(
+        &'a self,
+        work: impl Future<Output = Result<T, ApiError>> + Send + 'a,
+    ) -> BoxFuture<'a, Result<T, ApiError>> {
         let busy = || {
             ApiError::not_ready(format!(
                 "{READS_MAX} calls that read much are under way already: try again later"
             ))
         };
-        let _place = self.places.try_acquire().map_err(|_| busy())?;
-        let _turn = tokio::select! {
-            biased;
-            turn = self.reads.acquire() => turn.map_err(|_| busy())?,
-            () = self.clock.sleep(TURN_PATIENCE) => return Err(busy()),
-        };
-        work.await
+        // It can be large.
+        let work = Box::pin(work);
+        Box::pin(async move {
+            let _place = self.places.try_acquire().map_err(|_| busy())?;
+            let _turn = tokio::select! {
+                biased;
+                turn = self.reads.acquire() => turn.map_err(|_| busy())?,
+                () = self.clock.sleep(TURN_PATIENCE) => return Err(busy()),
+            };
+            work.await
+        })
     }
 }
 

@@ -95,14 +95,14 @@ fn long_histories_let_others_in() {
         let at = history.id(history.len() - 1);
         let told = log(&world, at, b"", Walk::AllParents, 100).await;
         assert!(told.len() > 5);
-        let (again, turned) = turns(log(&world, at, b"", Walk::AllParents, 100)).await;
+        let (again, turned) = turns(Box::pin(log(&world, at, b"", Walk::AllParents, 100))).await;
         assert_eq!(again, told);
         assert!(turned >= told.len(), "{turned}");
         let paths = history.paths(history.len() - 1);
         let mut turned = 0;
         for (_, path) in &paths {
             blame(&world, at, path).await;
-            turned += turns(blame(&world, at, path)).await.1;
+            turned += turns(Box::pin(blame(&world, at, path))).await.1;
         }
         assert!(turned >= paths.len(), "{turned}");
     });
