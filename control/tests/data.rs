@@ -51,7 +51,7 @@ fn another_version_is_named() {
         created: base::Timestamp::EPOCH,
     };
     set(root.path(), keyspace::format(), format.encode().to_vec());
-    let parts = ["version 9", "reads version 2", "nothing was changed"];
+    let parts = ["version 9", "reads version 3", "nothing was changed"];
     up_fails(root.path(), &parts);
     up_fails(root.path(), &parts);
     let file = root.path().join("FORMAT");
