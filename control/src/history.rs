@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use metadata::compare::PathChange;
+use metadata::merge::Policy;
 use metadata::record::commit::{Provenance, Statistics};
 use metadata::record::conflict::Conflict as StoredConflict;
 use metadata::record::operation::Action;
@@ -11,7 +12,7 @@ use metadata::store::{CommitInfo, OperationInfo, RefInfo};
 use nfs_gateway::{About, Outcome};
 use serde::{Deserialize, Serialize};
 
-use crate::reading::ChangedPath;
+use crate::reading::{ChangedPath, bytes_of, text_of};
 use crate::types::show_time;
 
 /// Most conflicts that an answer names.
@@ -117,8 +118,14 @@ pub struct Conflict {
     pub resolution: String,
     /// Where it is.
     pub path: String,
+    /// The path's bytes, behind percent signs, if the path is not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_bytes: Option<String>,
     /// Where the other version was put.
     pub aside: Option<String>,
+    /// That path's bytes, behind percent signs, if it is not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aside_bytes: Option<String>,
 }
 
 /// A session that was published.
@@ -363,13 +370,33 @@ pub(crate) fn total_of(all: &[StoredConflict]) -> u64 {
 
 impl From<&StoredConflict> for Conflict {
     fn from(conflict: &StoredConflict) -> Self {
-        let path = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let path = &conflict.place.path;
+        let aside = conflict.aside.as_ref().map(|place| place.path.as_ref());
         Self {
             kind: kebab(&format!("{:?}", conflict.kind)),
             resolution: kebab(&format!("{:?}", conflict.resolution)),
-            path: path(&conflict.place.path),
-            aside: conflict.aside.as_ref().map(|place| path(&place.path)),
+            path: text_of(path),
+            path_bytes: bytes_of(path),
+            aside: aside.map(text_of),
+            aside_bytes: aside.and_then(bytes_of),
         }
+    }
+}
+
+/// Reads what is to be done where both sides changed the same thing.
+///
+/// # Errors
+///
+/// Says what may be written.
+pub fn parse_policy(word: Option<&str>) -> Result<Policy, String> {
+    match word {
+        None | Some("fail") => Ok(Policy::Fail),
+        Some("keep-both") => Ok(Policy::KeepBoth),
+        Some("ours") => Ok(Policy::Ours),
+        Some("theirs") => Ok(Policy::Theirs),
+        Some(other) => Err(format!(
+            "policy {other:?} is none of fail, keep-both, ours, theirs"
+        )),
     }
 }
 

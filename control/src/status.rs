@@ -193,7 +193,7 @@ fn listing<'a>(
     total: usize,
 ) -> String {
     for conflict in conflicts.take(CONFLICTS_SHOWN) {
-        let path = crate::conflicts::text(&conflict.place.path);
+        let path = crate::reading::text_of(&conflict.place.path);
         let path = crate::output::in_line(&path);
         detail.push_str(&format!("\n{}: {path}", conflict.kind.word()));
     }

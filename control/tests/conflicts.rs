@@ -737,7 +737,7 @@ mod tests {
         let (session, mut files) = mounted(&server, dir, &["w"]).await;
         let conflict = list(dir, &session).remove(0);
         assert_eq!(conflict["path"], "caf\u{fffd}");
-        assert_eq!(conflict["path_hex"], "636166e9");
+        assert_eq!(conflict["path_bytes"], "caf%E9");
         resolve(
             dir,
             &session,

@@ -22,10 +22,10 @@ use serde::{Deserialize, Serialize};
 use super::ApiState;
 use super::input::{Body, Parameters, Place, Tenant, not_a_position, page_limit, session_id};
 use crate::conflicts::{
-    Clash, Clashes, Conflict, Resolve, Resolved, Version, hex_unless_text, parse_id, parse_path,
-    parse_take, show_id, text,
+    Clash, Clashes, Conflict, Resolve, Resolved, Version, parse_id, parse_take, show_id,
 };
 use crate::history::kebab;
+use crate::reading::{bytes_of, parse_path, text_of};
 use crate::status::ApiError;
 use crate::types::{Page, show_time};
 
@@ -85,7 +85,7 @@ async fn of_version(
     let commit = state.store.resolve_version(workspace.id, version).await?;
     let (after, limit) = position(&part)?;
     let mut reader = Reader::new(&state, tenant, workspace).await?;
-    let of = Of::Version(reader.snapshot(root_of(&commit)));
+    let of = Of::Version(Box::new(reader.snapshot(root_of(&commit))));
     let page = reader.page(&of, after, limit);
     Ok(Json(state.work.reading(page).await?))
 }
@@ -118,7 +118,7 @@ async fn resolve(
 ) -> Result<Json<Resolved>, ApiError> {
     let take = parse_take(&asked.take).map_err(ApiError::invalid)?;
     let which = match (&asked.path, &asked.id) {
-        (Some(path), None) => Which::Path(parse_path(path)),
+        (Some(path), None) => Which::Path(parse_path(path.as_bytes()).map_err(ApiError::invalid)?),
         (None, Some(id)) => Which::Id(parse_id(id).ok_or_else(no_id)?),
         _ => return Err(ApiError::invalid("give either a path or an id")),
     };
@@ -130,7 +130,7 @@ async fn resolve(
     Ok(Json(Resolved {
         id: show_id(&resolved.conflict.unresolved.id),
         kind: resolved.conflict.unresolved.conflict.kind.word().to_owned(),
-        path: text(resolved.conflict.path()),
+        path: text_of(resolved.conflict.path()),
         take: asked.take,
         left: resolved.left,
     }))
@@ -162,7 +162,7 @@ async fn clashes(
 
 /// Whose conflicts are listed.
 enum Of {
-    Version(Snapshot),
+    Version(Box<Snapshot>),
     Session(SessionId),
 }
 
@@ -273,8 +273,8 @@ impl<'a> Reader<'a> {
             let path = &conflict.place.path;
             let item = Clash {
                 kind: conflict.kind.word().to_owned(),
-                path: text(path),
-                path_hex: hex_unless_text(path),
+                path: text_of(path),
+                path_bytes: bytes_of(path),
                 base,
                 one,
                 two,
@@ -326,7 +326,7 @@ impl<'a> Reader<'a> {
         };
         let stat = &stored.record.stat;
         let target = (stat.kind == FileKind::Symlink)
-            .then(|| stored.record.inline.as_deref().map(text))
+            .then(|| stored.record.inline.as_deref().map(text_of))
             .flatten();
         let mut version = Version {
             kind: kebab(&format!("{:?}", stat.kind)),
@@ -382,8 +382,8 @@ impl<'a> Reader<'a> {
         let made = &commit.record.provenance;
         let said = |text: &String| (!text.is_empty()).then(|| text.clone());
         version.commit = Some(commit.id.to_string());
-        version.path = path.as_deref().map(text);
-        version.path_hex = path.as_deref().and_then(hex_unless_text);
+        version.path = path.as_deref().map(text_of);
+        version.path_bytes = path.as_deref().and_then(bytes_of);
         version.agent = said(&made.agent);
         version.session = made.session.map(|session| session.to_string());
         version.run = said(&made.run);

@@ -7,7 +7,6 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use base::TenantId;
-use metadata::merge::Policy;
 use metadata::record::operation::Cause;
 use metadata::record::reference::{RefKind, RefName, RefState};
 use metadata::store::{LogFilter, LogHeads, LogQuery, OperationPosition, Walk};
@@ -24,7 +23,7 @@ use super::lineage::{self, PathLog};
 use super::paths::Bytes;
 use crate::conflicts::PublishAnswer;
 use crate::history::{
-    Checkpoint, Checkpointed, Commit, CreateRef, Operation, Publish, Ref, Shown, Undo,
+    Checkpoint, Checkpointed, Commit, CreateRef, Operation, Publish, Ref, Shown, Undo, parse_policy,
 };
 use crate::status::ApiError;
 use crate::types::Page;
@@ -79,16 +78,7 @@ pub(super) async fn publish(
     Body(asked): Body<Publish>,
 ) -> Result<Json<PublishAnswer>, ApiError> {
     let id = session_id(&session)?;
-    let policy = match asked.policy.as_deref() {
-        None | Some("fail") => Policy::Fail,
-        Some("keep-both") => Policy::KeepBoth,
-        Some("ours") => Policy::Ours,
-        Some("theirs") => Policy::Theirs,
-        Some(other) => {
-            let why = format!("policy {other:?} is none of fail, keep-both, ours, theirs");
-            return Err(ApiError::invalid(why));
-        }
-    };
+    let policy = parse_policy(asked.policy.as_deref()).map_err(ApiError::invalid)?;
     let branch = asked.branch.as_deref().map(ref_name).transpose()?;
     let gateway = Arc::clone(&state.counted.gateway);
     if asked.dry_run {

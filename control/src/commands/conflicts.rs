@@ -8,6 +8,7 @@ use crate::conflicts::{Clashes, Conflict, Planned, Resolve, Resolved, Version};
 use crate::failure::Failure;
 use crate::history::{self, short};
 use crate::output;
+use crate::reading::show_path;
 
 pub(super) fn run(command: ConflictsCommand, json: bool) -> Result<(), Failure> {
     match command {
@@ -46,7 +47,10 @@ fn described(conflict: &Conflict) -> String {
         ""
     };
     let mut lines = vec![
-        format!("{}{gone}", output::in_line(&conflict.path)),
+        format!(
+            "{}{gone}",
+            show_path(&conflict.path, conflict.path_bytes.as_ref())
+        ),
         format!("    {}  {}", conflict.kind, conflict.id),
     ];
     for (name, version) in [
@@ -136,7 +140,7 @@ fn between(args: &BetweenArgs, json: bool) -> Result<(), Failure> {
         return output::text("no clashes");
     }
     let line = |clash: &crate::conflicts::Clash| {
-        let path = output::in_line(&clash.path);
+        let path = show_path(&clash.path, clash.path_bytes.as_ref());
         format!("{:<18} {path}", clash.kind)
     };
     let mut lines: Vec<String> = found.items.iter().map(line).collect();
@@ -164,7 +168,7 @@ pub(super) fn planned(plan: &Planned) -> Result<(), Failure> {
         )
     }];
     let line = |what: &str, conflict: &history::Conflict| {
-        let path = output::in_line(&conflict.path);
+        let path = show_path(&conflict.path, conflict.path_bytes.as_ref());
         format!("{what} ({}): {path}", conflict.kind)
     };
     lines.extend(plan.conflicts.iter().map(|it| line("clash", it)));

@@ -77,13 +77,13 @@ pub(super) fn publish(args: PublishArgs, json: bool) -> Result<(), Failure> {
     }];
     for conflict in &done.conflicts {
         let aside = conflict.aside.as_ref();
-        let aside =
-            aside.map(|path| format!(", the other version is at {}", output::in_line(path)));
+        let aside = aside.map(|path| show_path(path, conflict.aside_bytes.as_ref()));
+        let aside = aside.map(|path| format!(", the other version is at {path}"));
         lines.push(format!(
             "conflict ({}, {}): {}{}",
             conflict.kind,
             conflict.resolution,
-            output::in_line(&conflict.path),
+            show_path(&conflict.path, conflict.path_bytes.as_ref()),
             aside.unwrap_or_default()
         ));
     }

@@ -14,6 +14,7 @@ use crate::failure::{Failure, FailureKind};
 use crate::files::{Progress, unreadable};
 use crate::history::Commit;
 use crate::output as print;
+use crate::reading::in_git_quotes;
 use crate::tar::{Kind, Reader};
 
 /// The branch of git where the version is no branch's name.
@@ -221,20 +222,6 @@ fn said_by(child: &mut Child, or: Option<Failure>) -> Failure {
     }
 }
 
-/// A path as fast-import reads it.
-fn quoted(path: &[u8]) -> Vec<u8> {
-    let mut text = vec![b'"'];
-    for byte in path {
-        match byte {
-            b'"' | b'\\' => text.extend([b'\\', *byte]),
-            b' '..=b'~' => text.push(*byte),
-            _ => text.extend(format!("\\{byte:03o}").into_bytes()),
-        }
-    }
-    text.push(b'"');
-    text
-}
-
 /// Git's line about who made a commit, and when.
 fn person(commit: &Commit, pair: &str) -> String {
     if let Some(line) = commit.pairs.get(pair) {
@@ -291,7 +278,7 @@ impl Stream {
                 self.left_out += u64::from(member.path.ends_with(b".git"));
                 continue;
             }
-            let path = quoted(&member.path);
+            let path = in_git_quotes(&member.path);
             match &member.kind {
                 Kind::Directory => {}
                 Kind::File { size } => {
@@ -307,7 +294,7 @@ impl Stream {
                     self.line(&[target]).map_err(failed)?;
                 }
                 Kind::Link(first) => {
-                    self.line(&[b"C ", &quoted(first), b" ", &path])
+                    self.line(&[b"C ", &in_git_quotes(first), b" ", &path])
                         .map_err(failed)?;
                 }
                 Kind::Kept => {
