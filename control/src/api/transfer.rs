@@ -75,17 +75,9 @@ impl Default for Limits {
 
 /// Whether the body of a request may be of any length.
 pub(super) fn takes_a_stream(head: &Parts) -> bool {
-    head.method == Method::POST && is_of_workspace(head, "/import")
-}
-
-/// Whether the answer to a request may be of any length.
-pub(super) fn gives_a_stream(head: &Parts) -> bool {
-    head.method == Method::GET && is_of_workspace(head, "/export")
-}
-
-fn is_of_workspace(head: &Parts, end: &str) -> bool {
     let path = head.uri.path();
-    path.starts_with("/v1/workspaces/") && path.ends_with(end)
+    let is_import = path.starts_with("/v1/workspaces/") && path.ends_with("/import");
+    head.method == Method::POST && is_import
 }
 
 /// Where an archive is to go.

@@ -6,8 +6,8 @@ use std::io::{BufReader, BufWriter};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use super::history::pages;
 use super::holding::Holding;
+use super::pages::pages;
 use super::transfer::{beside, copy, put, put_in_place};
 use super::{client, escape};
 use crate::bundle::{About, Commit as Bundled, Reader, Ref as BundledRef, Section, Writer};

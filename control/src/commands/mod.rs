@@ -11,6 +11,7 @@ mod keeping;
 mod keys;
 mod mount;
 mod outside;
+mod pages;
 mod reading;
 mod refresh;
 mod serve;

@@ -15,7 +15,7 @@ use crate::failure::{Failure, FailureKind};
 use crate::files::{Progress, unreadable};
 use crate::history::Commit;
 use crate::output as print;
-use crate::reading::escape_bytes;
+use crate::reading::{escape_bytes, in_git_quotes};
 use crate::tar::{Kind, Member, Reader};
 
 /// The branch of git where the version is no branch's name.
@@ -286,20 +286,6 @@ fn is_gits(path: &[u8]) -> bool {
     names.any(|name| name.eq_ignore_ascii_case(b".git"))
 }
 
-/// A path as fast-import reads it.
-fn quoted(path: &[u8]) -> Vec<u8> {
-    let mut text = vec![b'"'];
-    for byte in path {
-        match byte {
-            b'"' | b'\\' => text.extend([b'\\', *byte]),
-            b' '..=b'~' => text.push(*byte),
-            _ => text.extend(format!("\\{byte:03o}").into_bytes()),
-        }
-    }
-    text.push(b'"');
-    text
-}
-
 /// Git's line about who made a commit, and when.
 fn person(commit: &Commit, pair: &str) -> String {
     // Anybody can say such a pair, of anything.
@@ -382,7 +368,7 @@ impl Stream {
                 self.left_out += u64::from(member.path.ends_with(b".git"));
                 continue;
             }
-            let path = quoted(&member.path);
+            let path = in_git_quotes(&member.path);
             match &member.kind {
                 Kind::Directory => {}
                 Kind::File { size } => {
@@ -397,7 +383,7 @@ impl Stream {
                 }
                 Kind::Link(first) if self.without.contains(first) => self.left_out += 1,
                 Kind::Link(first) if is_gits(first) => self.outside(&member, &path)?,
-                Kind::Link(first) => self.line(&[b"C ", &quoted(first), b" ", &path])?,
+                Kind::Link(first) => self.line(&[b"C ", &in_git_quotes(first), b" ", &path])?,
                 Kind::Kept => {
                     let why = "the server leaves out what was asked for";
                     return Err(Failure::error(why).into());
