@@ -41,10 +41,10 @@ pub enum Command {
     /// Make, list and remove workspaces, and say what they keep of their history.
     #[command(subcommand)]
     Workspace(WorkspaceCommand),
-    /// Open, fork, commit, publish, list, show and close sessions.
+    /// Open, fork, commit, publish, restore, sync, list, show and close sessions.
     #[command(subcommand)]
     Session(SessionCommand),
-    /// Show commits, newest first.
+    /// Show commits, newest first; with --path those that changed a file or a directory.
     Log(LogArgs),
     /// Show a commit, and which files it changed.
     Show(ShowArgs),
@@ -73,9 +73,9 @@ pub enum Command {
     /// Make, list and revoke tokens of the API.
     #[command(subcommand)]
     Token(TokenCommand),
-    /// Make a commit of a directory or a tar archive.
+    /// Make a commit of a directory or a tar archive, or commits of a git history.
     Import(ImportArgs),
-    /// Write what a version has to a directory or a tar archive.
+    /// Write what a version has to a directory, a tar archive or a git repository.
     Export(ExportArgs),
     /// Write commits, branches and tags of a workspace to one file, for another installation.
     Bundle(BundleArgs),

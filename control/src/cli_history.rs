@@ -186,7 +186,7 @@ pub enum OpCommand {
         #[command(flatten)]
         workspace: Workspace,
     },
-    /// Undo an operation on a branch or a tag. That is an operation, too.
+    /// Undo an operation on a branch or a tag, a restore or a sync. That is an operation, too.
     Undo {
         /// The operation's id.
         operation: String,

@@ -13,7 +13,7 @@ use crate::failure::{Failure, FailureKind};
 use crate::types::Problem;
 
 /// How long an answer is waited for: publishing stores all that a session has changed.
-const PATIENCE: Duration = Duration::from_secs(600);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
 
 /// How long a connection may take.
 pub(crate) const CONNECT_PATIENCE: Duration = Duration::from_secs(30);
@@ -41,7 +41,7 @@ pub struct Part {
 }
 
 /// A server's API and the right to use it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Client {
     agent: ureq::Agent,
     base: String,
@@ -304,10 +304,10 @@ impl Client {
         Err(refused(&format!("{}{path}", self.base), status, answer))
     }
 
-    /// Host and port of the server.
-    pub(crate) fn authority(&self) -> &str {
+    /// Host and port of the server, and the path that its paths are below.
+    pub(crate) fn place(&self) -> (&str, &str) {
         let rest = self.base.strip_prefix("http://").unwrap_or(&self.base);
-        rest.split('/').next().unwrap_or(rest)
+        rest.split_at(rest.find('/').unwrap_or(rest.len()))
     }
 
     /// What a call shows.

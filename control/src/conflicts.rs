@@ -7,6 +7,7 @@ use metadata::record::conflict::Resolution;
 use serde::{Deserialize, Serialize};
 
 use crate::history;
+use crate::reading::{bytes_of, text_of};
 
 /// An unresolved conflict.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -19,16 +20,16 @@ pub struct Conflict {
     pub resolution: String,
     /// Path of what is in its place; where it was, if that is gone.
     pub path: String,
-    /// The path in hexadecimal digits, if it is not UTF-8.
+    /// The path's bytes, behind percent signs, if the path is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path_hex: Option<String>,
+    pub path_bytes: Option<String>,
     /// Nothing of what the merge left in its place is there any more.
     pub gone: bool,
     /// Where the other version was put, if it is there.
     pub aside: Option<String>,
-    /// That path in hexadecimal digits, if it is not UTF-8.
+    /// That path's bytes, behind percent signs, if it is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub aside_hex: Option<String>,
+    pub aside_bytes: Option<String>,
     /// What both sides came from; nothing if there was no such thing.
     pub base: Option<Version>,
     /// What the branch had that was merged into; nothing if it had removed it.
@@ -61,9 +62,9 @@ pub struct Version {
     pub commit: Option<String>,
     /// Its path there.
     pub path: Option<String>,
-    /// That path in hexadecimal digits, if it is not UTF-8.
+    /// That path's bytes, behind percent signs, if it is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path_hex: Option<String>,
+    pub path_bytes: Option<String>,
     /// The agent that made that commit.
     pub agent: Option<String>,
     /// The session that it was made of.
@@ -110,9 +111,9 @@ pub struct Clash {
     pub kind: String,
     /// Where.
     pub path: String,
-    /// The path in hexadecimal digits, if it is not UTF-8.
+    /// The path's bytes, behind percent signs, if the path is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path_hex: Option<String>,
+    pub path_bytes: Option<String>,
     /// What both came from.
     pub base: Option<Version>,
     /// What the first session has.
@@ -128,8 +129,11 @@ pub struct Clashes {
     pub base: Option<String>,
     /// What clashes, in the order of the paths.
     pub items: Vec<Clash>,
-    /// There are more than were asked for.
+    /// There are more than were asked for, or than an answer has room for.
     pub more: bool,
+    /// What gives the further ones as `?after=`.
+    #[serde(default)]
+    pub next: Option<String>,
 }
 
 /// What publishing would do.
@@ -145,9 +149,13 @@ pub struct Planned {
     pub outcome: String,
     /// It would be done. Otherwise conflicts are in the way.
     pub publishes: bool,
-    /// What would clash, and how the policy would settle it.
+    /// What would clash, and how the policy would settle it. The first of these, if there are more
+    /// than an answer has room for.
     pub conflicts: Vec<history::Conflict>,
-    /// Unresolved conflicts of the session that would come to the branch; the first 1,000.
+    /// How many there are.
+    #[serde(default)]
+    pub conflicts_total: u64,
+    /// Unresolved conflicts of the session that would come to the branch; at most the first 1,000.
     pub unresolved: Vec<history::Conflict>,
     /// How many there are.
     pub unresolved_total: u64,
@@ -165,15 +173,16 @@ pub enum PublishAnswer {
 
 impl From<nfs_gateway::Plan> for Planned {
     fn from(plan: nfs_gateway::Plan) -> Self {
-        let unresolved = plan.unresolved.first.iter();
+        let unresolved = plan.unresolved.first.iter().map(|it| &it.conflict);
         Self {
             dry_run: true,
             branch: plan.branch.as_str().to_owned(),
             head: plan.head.map(|head| head.to_string()),
             outcome: history::outcome_word(plan.outcome).to_owned(),
             publishes: !plan.is_refused,
-            conflicts: plan.conflicts.iter().map(history::Conflict::from).collect(),
-            unresolved: unresolved.map(|it| (&it.conflict).into()).collect(),
+            conflicts: history::first_of(plan.conflicts.iter()),
+            conflicts_total: history::total_of(&plan.conflicts),
+            unresolved: history::first_of(unresolved),
             unresolved_total: plan.unresolved.total,
         }
     }
@@ -204,7 +213,7 @@ impl Conflict {
         };
         for (version, here) in [(&mut ours, ours_here), (&mut theirs, theirs_here)] {
             if let (Some(version), Some(here)) = (version, here) {
-                version.here = Some(text(here));
+                version.here = Some(text_of(here));
             }
         }
         Self {
@@ -216,11 +225,11 @@ impl Conflict {
                 Resolution::Theirs => "theirs",
             }
             .to_owned(),
-            path: text(path),
-            path_hex: hex_unless_text(path),
+            path: text_of(path),
+            path_bytes: bytes_of(path),
             gone: now.is_none(),
-            aside: aside.map(text),
-            aside_hex: aside.and_then(hex_unless_text),
+            aside: aside.map(text_of),
+            aside_bytes: aside.and_then(bytes_of),
             base,
             ours,
             theirs,
@@ -243,18 +252,6 @@ pub fn parse_take(word: &str) -> Result<Take, String> {
     }
 }
 
-/// A path as text; what is not UTF-8 is replaced.
-#[must_use]
-pub fn text(path: &[u8]) -> String {
-    String::from_utf8_lossy(path).into_owned()
-}
-
-/// A path in hexadecimal digits, if it is not UTF-8.
-#[must_use]
-pub fn hex_unless_text(path: &[u8]) -> Option<String> {
-    std::str::from_utf8(path).is_err().then(|| hex(path))
-}
-
 /// The id of a conflict, as people write it.
 #[must_use]
 pub fn show_id(id: &ConflictId) -> String {
@@ -267,13 +264,6 @@ pub fn parse_id(text: &str) -> Option<ConflictId> {
     let plain = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let number = plain.then(|| u128::from_str_radix(text, 16).ok()).flatten();
     number.map(u128::to_be_bytes)
-}
-
-/// A path from the root as the engine has it: without slashes that say nothing.
-#[must_use]
-pub fn parse_path(text: &str) -> Vec<u8> {
-    let parts = text.split('/').filter(|part| !matches!(*part, "" | "."));
-    parts.collect::<Vec<_>>().join("/").into_bytes()
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -298,20 +288,5 @@ mod tests {
         ] {
             assert_eq!(parse_id(bad), None, "{bad}");
         }
-    }
-
-    #[test]
-    fn paths_are_read() {
-        for (text, path) in [
-            ("/a//b/", "a/b"),
-            ("a", "a"),
-            ("./a", "a"),
-            ("/", ""),
-            ("a/../b", "a/../b"),
-        ] {
-            assert_eq!(parse_path(text), path.as_bytes());
-        }
-        assert_eq!(hex_unless_text(b"a"), None);
-        assert_eq!(hex_unless_text(b"a\xff").as_deref(), Some("61ff"));
     }
 }

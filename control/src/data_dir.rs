@@ -31,6 +31,7 @@ const SMALL_FILE_BYTES_MAX: u64 = 64 * 1024;
 
 const LOCK: &str = "LOCK";
 const FORMAT: &str = "FORMAT";
+const METADATA: &str = "meta.redb";
 const API_TOKEN: &str = "api-token";
 const SESSION: &str = "session.json";
 const CONTROL: &str = "control.json";
@@ -229,7 +230,7 @@ impl DataDir {
     /// The metadata store's file.
     #[must_use]
     pub fn metadata(&self) -> PathBuf {
-        self.at("meta.redb")
+        self.at(METADATA)
     }
 
     /// The directory of file content.
@@ -346,6 +347,7 @@ fn require_used(path: &Path) -> Result<(), Failure> {
     if there.map_err(|error| cannot("read", path, &error))? {
         return Ok(());
     }
+    check_not_beheaded(path)?;
     let message = format!(
         "{} is not a Holdfast data directory: name one with --data-dir",
         path.display()
@@ -353,8 +355,23 @@ fn require_used(path: &Path) -> Result<(), Failure> {
     Err(Failure::new(FailureKind::NotFound, message))
 }
 
+/// Refuses a directory that has all but the file that says what it is.
+fn check_not_beheaded(path: &Path) -> Result<(), Failure> {
+    let (format, metadata) = (at(path, FORMAT), at(path, METADATA));
+    if format.exists() || !metadata.exists() {
+        return Ok(());
+    }
+    Err(Failure::error(format_args!(
+        "{} is missing, and {} is there: without it nobody knows which release may open the data \
+         directory. Restore it from a backup of this directory; nothing was changed",
+        format.display(),
+        metadata.display()
+    )))
+}
+
 /// Refuses a directory that something else has filled, before anything is written to it.
 fn check_fresh(path: &Path) -> Result<(), Failure> {
+    check_not_beheaded(path)?;
     let entries = std::fs::read_dir(path).map_err(|error| cannot("read", path, &error))?;
     for entry in entries {
         let entry = entry.map_err(|error| cannot("read", path, &error))?;
@@ -547,6 +564,24 @@ mod tests {
         std::fs::write(&format, b"\xff\xfe").unwrap();
         let damaged = DataDir::open_or_create(root.path()).unwrap_err();
         assert!(damaged.message.contains("FORMAT is damaged"), "{damaged}");
+    }
+
+    #[test]
+    fn a_lost_format_is_named() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = DataDir::open_or_create(root.path()).unwrap();
+        std::fs::write(dir.metadata(), "x").unwrap();
+        drop(dir);
+        std::fs::remove_file(root.path().join(FORMAT)).unwrap();
+        for refused in [
+            DataDir::open_or_create(root.path()).unwrap_err(),
+            DataDir::look_at(root.path()).unwrap_err(),
+            DataDir::open(root.path()).unwrap_err(),
+        ] {
+            assert_eq!(refused.kind, FailureKind::Error);
+            assert!(refused.message.contains("FORMAT is missing"), "{refused}");
+        }
+        assert!(!root.path().join(FORMAT).exists());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use metadata::compare::PathChange;
+use metadata::merge::Policy;
 use metadata::record::commit::{Provenance, Statistics};
 use metadata::record::conflict::Conflict as StoredConflict;
 use metadata::record::operation::Action;
@@ -11,8 +12,14 @@ use metadata::store::{CommitInfo, OperationInfo, RefInfo};
 use nfs_gateway::{About, Outcome};
 use serde::{Deserialize, Serialize};
 
-use crate::reading::ChangedPath;
+use crate::reading::{ChangedPath, bytes_of, text_of};
 use crate::types::show_time;
+
+/// Most conflicts that an answer names.
+const CONFLICTS_TOLD_MAX: usize = 10_000;
+
+/// About how many bytes these take at most.
+const CONFLICT_BYTES_MAX: usize = 4 << 20;
 
 /// What a commit is to say.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -111,8 +118,14 @@ pub struct Conflict {
     pub resolution: String,
     /// Where it is.
     pub path: String,
+    /// The path's bytes, behind percent signs, if the path is not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_bytes: Option<String>,
     /// Where the other version was put.
     pub aside: Option<String>,
+    /// That path's bytes, behind percent signs, if it is not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aside_bytes: Option<String>,
 }
 
 /// A session that was published.
@@ -126,8 +139,12 @@ pub struct Published {
     pub head: String,
     /// `created`, `fast-forward`, `merged` or `up-to-date`.
     pub outcome: String,
-    /// What clashed: the policy decided it, or, if that is `keep-both`, it is unresolved.
+    /// What clashed: the policy decided it, or, if that is `keep-both`, it is unresolved. The first of
+    /// these, if there are more than an answer has room for.
     pub conflicts: Vec<Conflict>,
+    /// How many there are.
+    #[serde(default)]
+    pub conflicts_total: u64,
     /// The operation, which can be undone.
     pub operation: Option<String>,
 }
@@ -331,15 +348,55 @@ impl From<CommitInfo> for Commit {
     }
 }
 
+/// The first of some conflicts, as many as an answer has room for: whoever published must hear so,
+/// however much clashed.
+pub(crate) fn first_of<'a>(all: impl Iterator<Item = &'a StoredConflict>) -> Vec<Conflict> {
+    let (mut told, mut bytes) = (Vec::new(), 0);
+    for conflict in all.take(CONFLICTS_TOLD_MAX) {
+        let conflict = Conflict::from(conflict);
+        bytes += serde_json::to_vec(&conflict).map_or(0, |text| text.len());
+        told.push(conflict);
+        if bytes >= CONFLICT_BYTES_MAX {
+            break;
+        }
+    }
+    told
+}
+
+/// How many conflicts there are.
+pub(crate) fn total_of(all: &[StoredConflict]) -> u64 {
+    u64::try_from(all.len()).unwrap_or(u64::MAX)
+}
+
 impl From<&StoredConflict> for Conflict {
     fn from(conflict: &StoredConflict) -> Self {
-        let path = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let path = &conflict.place.path;
+        let aside = conflict.aside.as_ref().map(|place| place.path.as_ref());
         Self {
             kind: kebab(&format!("{:?}", conflict.kind)),
             resolution: kebab(&format!("{:?}", conflict.resolution)),
-            path: path(&conflict.place.path),
-            aside: conflict.aside.as_ref().map(|place| path(&place.path)),
+            path: text_of(path),
+            path_bytes: bytes_of(path),
+            aside: aside.map(text_of),
+            aside_bytes: aside.and_then(bytes_of),
         }
+    }
+}
+
+/// Reads what is to be done where both sides changed the same thing.
+///
+/// # Errors
+///
+/// Says what may be written.
+pub fn parse_policy(word: Option<&str>) -> Result<Policy, String> {
+    match word {
+        None | Some("fail") => Ok(Policy::Fail),
+        Some("keep-both") => Ok(Policy::KeepBoth),
+        Some("ours") => Ok(Policy::Ours),
+        Some("theirs") => Ok(Policy::Theirs),
+        Some(other) => Err(format!(
+            "policy {other:?} is none of fail, keep-both, ours, theirs"
+        )),
     }
 }
 
@@ -360,7 +417,8 @@ impl From<nfs_gateway::Published> for Published {
             branch: published.branch.as_str().to_owned(),
             head: published.head.to_string(),
             outcome: outcome_word(published.outcome).to_owned(),
-            conflicts: published.conflicts.iter().map(Conflict::from).collect(),
+            conflicts: first_of(published.conflicts.iter()),
+            conflicts_total: total_of(&published.conflicts),
             operation: published.operation.map(|operation| operation.to_string()),
         }
     }

@@ -5,7 +5,8 @@ use metadata::store::{Changed as StoredChanged, LIST_ROOT};
 use nfs_gateway::{Restored as DoneRestore, SyncOutcome, Synced as DoneSync};
 use serde::{Deserialize, Serialize};
 
-use crate::history::Conflict;
+use crate::history::{Conflict, first_of, total_of};
+use crate::reading::{escape_bytes, unescape_bytes};
 
 /// A session to be restored.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -14,12 +15,12 @@ pub struct Restore {
     /// The version.
     pub version: String,
     /// Paths to restore, from the root directory; the whole session if there is none here and none
-    /// in `paths_hex`.
+    /// in `paths_bytes`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<String>,
-    /// Paths that are not UTF-8, their bytes in hexadecimal digits.
+    /// Paths that are not UTF-8, their bytes behind percent signs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub paths_hex: Vec<String>,
+    pub paths_bytes: Vec<String>,
 }
 
 /// A session that was restored.
@@ -67,6 +68,9 @@ pub struct Synced {
     pub operation: Option<String>,
     /// Conflicts that the policy settles, or that stand in the way.
     pub conflicts: Vec<Conflict>,
+    /// How many there are: an answer has no room for any number.
+    #[serde(default)]
+    pub conflicts_total: u64,
     /// How many paths changed or would; none if everything may have.
     pub changed: Option<usize>,
     /// Nothing was changed.
@@ -82,8 +86,8 @@ pub struct Changed {
     pub everything: bool,
     /// Paths from the root directory; its own is `.`.
     pub paths: Vec<String>,
-    /// Paths that are not UTF-8, their bytes in hexadecimal digits.
-    pub paths_hex: Vec<String>,
+    /// Paths that are not UTF-8, their bytes behind percent signs.
+    pub paths_bytes: Vec<String>,
 }
 
 /// What has been seen to.
@@ -94,82 +98,33 @@ pub struct Acknowledge {
     pub position: u64,
 }
 
-/// Bytes of `paths` and `paths_hex`.
+/// Bytes of `paths` and `paths_bytes`.
 ///
 /// # Errors
 ///
-/// Says which is no sequence of hexadecimal digits.
-pub fn path_bytes(paths: Vec<String>, hex: &[String]) -> Result<Vec<Vec<u8>>, String> {
+/// Says which has a percent sign without two hexadecimal digits.
+pub fn path_bytes(paths: Vec<String>, escaped: &[String]) -> Result<Vec<Vec<u8>>, String> {
     let mut all: Vec<Vec<u8>> = paths.into_iter().map(String::into_bytes).collect();
-    for text in hex {
-        let bytes =
-            from_hex(text).ok_or_else(|| format!("paths_hex: {text:?} is not hexadecimal"))?;
-        all.push(bytes);
+    for text in escaped {
+        let bytes = unescape_bytes(text);
+        all.push(bytes.ok_or_else(|| {
+            format!("paths_bytes: {text:?}: a percent sign begins two hexadecimal digits")
+        })?);
     }
     Ok(all)
 }
 
-/// Paths as `paths` and `paths_hex`.
+/// Paths as `paths` and `paths_bytes`.
 #[must_use]
 pub fn path_texts(paths: impl IntoIterator<Item = Vec<u8>>) -> (Vec<String>, Vec<String>) {
-    let (mut texts, mut hex) = (Vec::new(), Vec::new());
+    let (mut texts, mut escaped) = (Vec::new(), Vec::new());
     for path in paths {
         match String::from_utf8(path) {
             Ok(text) => texts.push(text),
-            Err(error) => hex.push(
-                error
-                    .as_bytes()
-                    .iter()
-                    .map(|byte| format!("{byte:02x}"))
-                    .collect(),
-            ),
+            Err(error) => escaped.push(escape_bytes(error.as_bytes())),
         }
     }
-    (texts, hex)
-}
-
-fn from_hex(text: &str) -> Option<Vec<u8>> {
-    let digits = text.as_bytes();
-    if !digits.len().is_multiple_of(2) {
-        return None;
-    }
-    digits
-        .chunks(2)
-        .map(|pair| {
-            let pair = std::str::from_utf8(pair).ok()?;
-            let is_plain = pair.bytes().all(|digit| digit.is_ascii_hexdigit());
-            is_plain
-                .then(|| u8::from_str_radix(pair, 16).ok())
-                .flatten()
-        })
-        .collect()
-}
-
-/// A path from the root directory without what does not matter: slashes too many, and `.`. Empty for
-/// the root directory.
-///
-/// # Errors
-///
-/// Says what is no path.
-pub fn plain_path(path: &[u8]) -> Result<Vec<u8>, String> {
-    let shown = String::from_utf8_lossy(path).into_owned();
-    let mut plain = Vec::with_capacity(path.len());
-    for name in path.split(|byte| *byte == b'/') {
-        if name.is_empty() || name == b"." {
-            continue;
-        }
-        if name == b".." {
-            return Err(format!(
-                "path {shown:?}: write it from the root of the session, without .."
-            ));
-        }
-        base::Name::check(name).map_err(|why| format!("path {shown:?}: {why}"))?;
-        if !plain.is_empty() {
-            plain.push(b'/');
-        }
-        plain.extend_from_slice(name);
-    }
-    Ok(plain)
+    (texts, escaped)
 }
 
 /// How many paths changed, if they are counted.
@@ -212,7 +167,8 @@ impl Synced {
             commit: synced.commit.map(|commit| commit.to_string()),
             before: synced.done.map(|(before, _)| before.to_string()),
             operation: synced.done.map(|(_, operation)| operation.to_string()),
-            conflicts: synced.conflicts.iter().map(Conflict::from).collect(),
+            conflicts: first_of(synced.conflicts.iter()),
+            conflicts_total: total_of(&synced.conflicts),
             changed: count(&synced.changed),
             dry_run,
         }
@@ -232,12 +188,12 @@ impl From<StoredChanged> for Changed {
                 path
             }
         });
-        let (paths, paths_hex) = path_texts(named);
+        let (paths, paths_bytes) = path_texts(named);
         Self {
             position: changed.position,
             everything,
             paths,
-            paths_hex,
+            paths_bytes,
         }
     }
 }
@@ -248,29 +204,23 @@ mod tests {
 
     #[test]
     fn paths_keep_their_bytes() {
-        let paths = vec![b"a/b".to_vec(), b"\xff\x00x".to_vec(), b"\xc3\xa4".to_vec()];
-        let (texts, hex) = path_texts(paths);
+        let paths = vec![
+            b"a/b".to_vec(),
+            b"\xff\x00%x".to_vec(),
+            b"\xc3\xa4".to_vec(),
+        ];
+        let (texts, escaped) = path_texts(paths);
         assert_eq!(
-            (texts.len(), hex.as_slice()),
-            (2, &["ff0078".to_owned()][..])
+            (texts.len(), escaped.as_slice()),
+            (2, &["%FF%00%25x".to_owned()][..])
         );
-        let back = path_bytes(texts, &hex).unwrap();
-        assert_eq!(back, [&b"a/b"[..], b"\xc3\xa4", b"\xff\x00x"]);
-        for wrong in ["f", "0g", "+1", "é"] {
+        let back = path_bytes(texts, &escaped).unwrap();
+        assert_eq!(back, [&b"a/b"[..], b"\xc3\xa4", b"\xff\x00%x"]);
+        for wrong in ["%f", "%0g", "a%"] {
             assert!(
                 path_bytes(Vec::new(), &[wrong.to_owned()]).is_err(),
                 "{wrong}"
             );
-        }
-    }
-
-    #[test]
-    fn paths_are_read_from_the_root() {
-        assert_eq!(plain_path(b"//a/./b/").unwrap(), b"a/b");
-        assert_eq!(plain_path(b"/").unwrap(), b"");
-        assert_eq!(plain_path(b"a/\xff").unwrap(), b"a/\xff");
-        for wrong in [&b"a/../b"[..], b"a\0b", &[b'x'; 256]] {
-            assert!(plain_path(wrong).is_err());
         }
     }
 }

@@ -63,6 +63,36 @@ pub fn bytes_of(path: &[u8]) -> Option<String> {
         .then(|| escape_bytes(path))
 }
 
+/// A path as somebody wrote it, as the engine has it: from the root directory, without slashes that
+/// say nothing.
+///
+/// # Errors
+///
+/// Says what is no path.
+pub fn parse_path(text: &[u8]) -> Result<Vec<u8>, String> {
+    let names = text.split(|byte| *byte == b'/');
+    let names: Vec<&[u8]> = names.filter(|name| *name != b".").collect();
+    metadata::compare::parse_path(&names.join(&b'/')).map_err(|error| {
+        let shown = show_bytes(text.get(..200).unwrap_or(text));
+        format!("path {shown:?}: {error}: write it from the root directory, without ..")
+    })
+}
+
+/// A path in quotation marks, as git reads it.
+#[must_use]
+pub fn in_git_quotes(path: &[u8]) -> Vec<u8> {
+    let mut quoted = vec![b'"'];
+    for byte in path {
+        match byte {
+            b'"' | b'\\' => quoted.extend([b'\\', *byte]),
+            b' '..=b'~' => quoted.push(*byte),
+            byte => quoted.extend_from_slice(format!("\\{byte:03o}").as_bytes()),
+        }
+    }
+    quoted.push(b'"');
+    quoted
+}
+
 /// A path on a line of a terminal: control characters and bytes that are no UTF-8 are written out,
 /// as in `a\xff`.
 #[must_use]
@@ -405,6 +435,22 @@ fn why_not(why: NoLines) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn paths_are_read_from_the_root() {
+        for (text, path) in [
+            (&b"//a/./b/"[..], &b"a/b"[..]),
+            (b"./a", b"a"),
+            (b"/", b""),
+            (b".", b""),
+            (b"a/\xff", b"a/\xff"),
+        ] {
+            assert_eq!(parse_path(text).as_deref(), Ok(path));
+        }
+        for wrong in [&b"a/../b"[..], b"a\0b", &[b'x'; 256]] {
+            assert!(parse_path(wrong).is_err());
+        }
+    }
 
     #[test]
     fn bytes_come_back() {

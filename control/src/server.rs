@@ -204,6 +204,8 @@ impl Server {
     pub async fn stop(self) {
         tracing::info!("shutting down");
         self.api.begin_draining();
+        // Transfers end, however long they would take; other calls run to their end.
+        self.calls.begin_shutdown();
         self.gateway.shutdown().await;
         self.tasks.begin_shutdown();
         self.web.begin_shutdown();
@@ -364,6 +366,7 @@ fn gateway_options(settings: &Settings) -> GatewayOptions {
             connections_max: usize::try_from(settings.connections_max).unwrap_or(usize::MAX),
             ..ServerLimits::default()
         },
+        ..GatewayOptions::default()
     }
 }
 
@@ -552,5 +555,69 @@ pub(crate) fn of_open_chunks(error: &chunkstore::local::OpenError) -> Failure {
             Failure::io(format_args!("open {}", path.display()), source)
         }
         chunkstore::local::OpenError::NotAPack { .. } => Failure::error(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::future::poll_fn;
+    use std::pin::pin;
+
+    use axum::body::Body;
+    use axum::http::Request;
+    use hyper::service::Service;
+    use hyper_util::service::TowerToHyperService;
+
+    use crate::settings::Given;
+
+    /// Makes a call; gives its status, and whether it ran as a task that goes on without its caller.
+    async fn call(server: &Server, path: &str, body: Option<&str>) -> (u16, bool) {
+        let method = if body.is_some() { "POST" } else { "GET" };
+        let request = Request::builder().method(method).uri(path);
+        let token = format!("Bearer {}", server.ready.api_token);
+        let request = request.header("authorization", token);
+        let request = request.header("content-type", "application/json");
+        let body = Body::from(body.unwrap_or_default().to_owned());
+        let routes = TowerToHyperService::new(router(Arc::clone(&server.api)));
+        let mut answer = pin!(routes.call(request.body(body).unwrap()));
+        let mut goes_on = false;
+        let answer = poll_fn(|cx| {
+            let polled = answer.as_mut().poll(cx);
+            goes_on |= server.calls.running() > 0;
+            polled
+        });
+        let status = answer.await.unwrap().status().as_u16();
+        (status, goes_on)
+    }
+
+    #[tokio::test]
+    async fn what_changes_nothing_ends_with_its_caller() {
+        let root = tempfile::tempdir().unwrap();
+        let any = Some(([127, 0, 0, 1], 0).into());
+        let given = Given {
+            data_dir: Some(root.path().to_owned()),
+            listen: any,
+            api_listen: any,
+            ..Given::default()
+        };
+        let settings = given.complete().unwrap();
+        let server = Server::start(&settings, Furnish::Session).await.unwrap();
+        let session = server.ready.session.clone().unwrap().session;
+        let of = |what: &str| format!("/v1/sessions/{session}/{what}");
+        let published = call(&server, &of("publish"), Some("{}")).await;
+        assert_eq!(published, (200, true));
+        let dry_run = Some(r#"{"dry_run":true}"#);
+        let between = of(&format!("clashes?with={session}"));
+        for (path, body) in [
+            (of("publish"), dry_run),
+            (of("sync"), dry_run),
+            (between, None),
+            (of("conflicts"), None),
+        ] {
+            assert_eq!(call(&server, &path, body).await, (200, false), "{path}");
+        }
+        server.stop().await;
     }
 }

@@ -193,13 +193,13 @@ fn listing<'a>(
     total: usize,
 ) -> String {
     for conflict in conflicts.take(CONFLICTS_SHOWN) {
-        let path = crate::conflicts::text(&conflict.place.path);
+        let path = crate::reading::text_of(&conflict.place.path);
         let path = crate::output::in_line(&path);
         detail.push_str(&format!("\n{}: {path}", conflict.kind.word()));
     }
     if total > CONFLICTS_SHOWN {
         let more = total - CONFLICTS_SHOWN;
-        detail.push_str(&format!("\nand {more} more: a dry run lists all"));
+        detail.push_str(&format!("\nand {more} more"));
     }
     detail
 }

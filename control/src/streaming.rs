@@ -1,10 +1,13 @@
 //! Streams between tasks and threads that may block, and calls of the API that carry them.
 
 use std::io::{Error, Read, Write};
-use std::net::{TcpStream as StdStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream as StdStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use axum::body::Body;
-use base::Tasks;
+use base::{Clock, SystemClock, Tasks};
 use bytes::{Buf, Bytes};
 use futures_util::StreamExt;
 use futures_util::stream::unfold;
@@ -12,9 +15,9 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
 use tokio::net::TcpStream;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
-use crate::client::{CONNECT_PATIENCE, Client};
+use crate::client::{CONNECT_PATIENCE, Client, PATIENCE};
 use crate::failure::{Failure, FailureKind};
 
 /// Bytes that a thread collects before it sends them.
@@ -25,6 +28,9 @@ const PIECES_MAX: usize = 8;
 
 /// Longest answer to an upload, in bytes.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
+
+/// An upload that was refused gets this long to say what it failed with itself.
+const FAREWELL: Duration = Duration::from_secs(2);
 
 /// A part of a stream.
 #[derive(Debug)]
@@ -109,7 +115,8 @@ enum Produced {
 }
 
 impl Client {
-    /// Sends what `produce` writes to `path`. If it fails, what was sent is no whole stream.
+    /// Sends what `produce` writes to `path`. If it fails, what was sent is no whole stream. It is
+    /// given up when nothing has moved for ten to twenty minutes.
     ///
     /// # Errors
     ///
@@ -119,62 +126,73 @@ impl Client {
         A: DeserializeOwned,
         P: FnOnce(&mut dyn Write) -> Result<(), Failure> + Send + 'static,
     {
+        self.upload_within(path, produce, PATIENCE)
+    }
+
+    fn upload_within<A, P>(&self, path: &str, produce: P, patience: Duration) -> Result<A, Failure>
+    where
+        A: DeserializeOwned,
+        P: FnOnce(&mut dyn Write) -> Result<(), Failure> + Send + 'static,
+    {
         let runtime = runtime()?;
-        let (status, answer) = runtime.block_on(async {
-            let (to, from) = mpsc::channel(PIECES_MAX);
-            let body = unfold(from, |mut from| async {
-                from.recv().await.map(|part| (part, from))
-            });
-            let request = self.request("POST", path, Body::from_stream(body))?;
-            let mut sender = self.connect().await?;
-            let producing = tokio::task::spawn_blocking(move || {
-                let mut writer = ChannelWriter {
-                    to,
-                    bytes: Vec::new(),
-                };
-                let produced = produce(&mut writer);
-                let flushed = writer.flush();
-                match produced {
-                    // Whatever a writer says whose reader is gone.
-                    Err(_) if writer.to.is_closed() => Produced::Unwanted,
-                    Err(failure) => {
-                        // The stream must not look whole.
-                        let broken = Error::other(failure.message.clone());
-                        drop(writer.to.blocking_send(Err(broken)));
-                        Produced::Failed(failure)
-                    }
-                    Ok(()) if flushed.is_err() => Produced::Unwanted,
-                    Ok(()) => Produced::Whole,
-                }
-            });
-            let answered = async {
-                let response = sender.send_request(request).await?;
-                let (head, body) = response.into_parts();
-                Ok::<_, hyper::Error>((head.status.as_u16(), body))
-            };
-            let answered = answered.await;
-            let answered = match answered {
-                Ok((status, body)) => {
-                    let bytes = axum::body::to_bytes(Body::new(body), ANSWER_BYTES_MAX).await;
-                    bytes
-                        .map(|bytes| (status, bytes))
-                        .map_err(|error| error.to_string())
-                }
-                Err(error) => Err(error.to_string()),
-            };
-            // The connection goes, and with it what is still to be sent.
-            drop(sender);
-            match (producing.await, answered) {
-                (Ok(Produced::Failed(failure)), _) => Err(failure),
-                (_, Ok(answered)) => Ok(answered),
-                (_, Err(error)) => Err(broken_off(path, &error)),
-            }
-        })?;
+        let sent = runtime.block_on(self.send(path, produce, patience));
+        // Whoever still reads what is to be sent is not waited for.
+        runtime.shutdown_background();
+        let (status, answer) = sent?;
         self.outcome(path, status, &answer)?;
         self.answer(&answer)
     }
 
-    /// Gives what `path` answers to `consume`, which reads it to its end.
+    async fn send<P>(
+        &self,
+        path: &str,
+        produce: P,
+        patience: Duration,
+    ) -> Result<(u16, Bytes), Failure>
+    where
+        P: FnOnce(&mut dyn Write) -> Result<(), Failure> + Send + 'static,
+    {
+        let clock = SystemClock::new();
+        let (to, from) = mpsc::channel(PIECES_MAX);
+        let moved = Arc::new(AtomicU64::new(0));
+        let taken = Arc::clone(&moved);
+        let body = unfold((from, taken), |(mut from, taken)| async {
+            let part: Result<Bytes, Error> = from.recv().await?;
+            taken.fetch_add(1, Ordering::Relaxed);
+            Some((part, (from, taken)))
+        });
+        let request = self.request("POST", path, Body::from_stream(body))?;
+        let (mut sender, connection) = self.connect().await?;
+        let producing = tokio::task::spawn_blocking(move || produced(to, produce));
+        let answered = async {
+            let response = sender.send_request(request).await;
+            let response = response.map_err(|error| error.to_string())?;
+            let (head, body) = response.into_parts();
+            let bytes = axum::body::to_bytes(Body::new(body), ANSWER_BYTES_MAX).await;
+            let bytes = bytes.map_err(|error| error.to_string())?;
+            Ok((head.status.as_u16(), bytes))
+        };
+        let answered = tokio::select! {
+            answered = answered => answered,
+            () = stalled(&moved, patience, &clock) => Err(format!(
+                "nothing was taken or answered for {} seconds", patience.as_secs()
+            )),
+        };
+        // The connection goes, and with it what is still to be sent.
+        drop((sender, connection));
+        let produced = tokio::select! {
+            produced = producing => produced.ok(),
+            () = clock.sleep(FAREWELL) => None,
+        };
+        match (produced, answered) {
+            (Some(Produced::Failed(failure)), _) => Err(failure),
+            (_, Ok(answered)) => Ok(answered),
+            (_, Err(error)) => Err(broken_off(path, &error)),
+        }
+    }
+
+    /// Gives what `path` answers to `consume`, which reads it to its end. It breaks off when nothing
+    /// comes for ten minutes.
     ///
     /// # Errors
     ///
@@ -184,11 +202,29 @@ impl Client {
         T: Send + 'static,
         C: FnOnce(&mut dyn Read, Option<String>) -> Result<T, Failure> + Send + 'static,
     {
+        self.download_within(path, consume, PATIENCE)
+    }
+
+    fn download_within<T, C>(
+        &self,
+        path: &str,
+        consume: C,
+        patience: Duration,
+    ) -> Result<T, Failure>
+    where
+        T: Send + 'static,
+        C: FnOnce(&mut dyn Read, Option<String>) -> Result<T, Failure> + Send + 'static,
+    {
+        let clock = SystemClock::new();
+        let silence = format!("nothing came for {} seconds", patience.as_secs());
         let runtime = runtime()?;
         runtime.block_on(async {
             let request = self.request("GET", path, Body::empty())?;
-            let mut sender = self.connect().await?;
-            let response = sender.send_request(request).await;
+            let (mut sender, _connection) = self.connect().await?;
+            let response = tokio::select! {
+                response = sender.send_request(request) => response,
+                () = clock.sleep(patience) => return Err(broken_off(path, &silence)),
+            };
             let response = response.map_err(|error| broken_off(path, &error.to_string()))?;
             let (head, body) = response.into_parts();
             let mut body = Body::new(body);
@@ -205,12 +241,16 @@ impl Client {
                 tokio::task::spawn_blocking(move || consume(&mut ChannelReader::new(from), commit));
             let mut stream = body.into_data_stream();
             loop {
-                let piece = match stream.next().await {
-                    Some(Ok(bytes)) => Piece::Bytes(bytes),
-                    Some(Err(error)) => Piece::Failed(Error::other(format!(
+                let part = tokio::select! {
+                    part = stream.next() => part.transpose().map_err(|error| error.to_string()),
+                    () = clock.sleep(patience) => Err(silence.clone()),
+                };
+                let piece = match part {
+                    Ok(Some(bytes)) => Piece::Bytes(bytes),
+                    Ok(None) => Piece::End,
+                    Err(error) => Piece::Failed(Error::other(format!(
                         "the server broke off ({error}); its log may say why"
                     ))),
-                    None => Piece::End,
                 };
                 let is_last = !matches!(piece, Piece::Bytes(_));
                 if to.send(piece).await.is_err() || is_last {
@@ -232,10 +272,10 @@ impl Client {
         let wrong = |error: hyper::http::Error| {
             Failure::new(FailureKind::Usage, format_args!("call {path}: {error}"))
         };
-        let host = self.authority();
+        let (host, base) = self.place();
         hyper::Request::builder()
             .method(method)
-            .uri(path)
+            .uri(format!("{base}{path}"))
             .header("host", host)
             .header("authorization", self.authorization())
             .header("content-type", "application/x-tar")
@@ -243,8 +283,9 @@ impl Client {
             .map_err(wrong)
     }
 
-    async fn connect(&self) -> Result<http1::SendRequest<Body>, Failure> {
-        let authority = self.authority();
+    /// Connects. The connection ends when the second part of what is given is dropped.
+    async fn connect(&self) -> Result<(http1::SendRequest<Body>, oneshot::Sender<()>), Failure> {
+        let (authority, _) = self.place();
         let failed = |error: &dyn std::fmt::Display| {
             let message = format!("call http://{authority}: {error}; is the server running?");
             Failure::new(FailureKind::Retry, message)
@@ -253,22 +294,76 @@ impl Client {
             Some((_, port)) if port.parse::<u16>().is_ok() => authority.to_owned(),
             _ => format!("{authority}:80"),
         };
-        let mut addresses = with_port
+        let addresses = with_port
             .to_socket_addrs()
             .map_err(|error| failed(&error))?;
-        let address = addresses.next().ok_or_else(|| failed(&"no such host"))?;
-        let connected = StdStream::connect_timeout(&address, CONNECT_PATIENCE);
-        let stream = connected
+        let addresses: Vec<SocketAddr> = addresses.collect();
+        let stream = connect_to_any(&addresses)
             .and_then(|stream| stream.set_nonblocking(true).map(|()| stream))
             .and_then(TcpStream::from_std)
             .map_err(|error| failed(&error))?;
         let handshake = http1::handshake(TokioIo::new(stream)).await;
         let (sender, connection) = handshake.map_err(|error| failed(&error))?;
-        // It ends with the runtime, if not before.
+        let (held, let_go) = oneshot::channel();
         Tasks::new().spawn(async move {
-            drop(connection.await);
+            tokio::select! {
+                ended = connection => drop(ended),
+                // Never told: dropped.
+                gone = let_go => drop(gone),
+            }
         });
-        Ok(sender)
+        Ok((sender, held))
+    }
+}
+
+/// Connects to the first address of a host where somebody listens.
+fn connect_to_any(addresses: &[SocketAddr]) -> std::io::Result<StdStream> {
+    let mut failed = Error::other("no such host");
+    let count = u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
+    for address in addresses {
+        match StdStream::connect_timeout(address, CONNECT_PATIENCE / count) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
+}
+
+/// Runs a producer, and tells how it ended.
+fn produced(
+    to: mpsc::Sender<Result<Bytes, Error>>,
+    produce: impl FnOnce(&mut dyn Write) -> Result<(), Failure>,
+) -> Produced {
+    let mut writer = ChannelWriter {
+        to,
+        bytes: Vec::new(),
+    };
+    let produced = produce(&mut writer);
+    let flushed = writer.flush();
+    match produced {
+        // Whatever a writer says whose reader is gone.
+        Err(_) if writer.to.is_closed() => Produced::Unwanted,
+        Err(failure) => {
+            // The stream must not look whole.
+            let broken = Error::other(failure.message.clone());
+            drop(writer.to.blocking_send(Err(broken)));
+            Produced::Failed(failure)
+        }
+        Ok(()) if flushed.is_err() => Produced::Unwanted,
+        Ok(()) => Produced::Whole,
+    }
+}
+
+/// Ends when nothing has moved for `patience`.
+async fn stalled(moved: &AtomicU64, patience: Duration, clock: &dyn Clock) {
+    let mut seen = moved.load(Ordering::Relaxed);
+    loop {
+        clock.sleep(patience).await;
+        let now = moved.load(Ordering::Relaxed);
+        if now == seen {
+            return;
+        }
+        seen = now;
     }
 }
 
@@ -283,4 +378,118 @@ fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
 fn broken_off(path: &str, error: &str) -> Failure {
     let message = format!("call {path}: {error}; is the server running?");
     Failure::new(FailureKind::Retry, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader};
+    use std::net::TcpListener;
+    use std::path::Path;
+    use std::thread::JoinHandle;
+
+    const SHORT: Duration = Duration::from_millis(200);
+
+    fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+        let thread = std::thread::Builder::new().name("peer".into());
+        thread.spawn(work).unwrap()
+    }
+
+    fn client(listener: &TcpListener, base: &str) -> Client {
+        let api = format!("http://{}{base}", listener.local_addr().unwrap());
+        Client::find(Some(&api), Some("token"), Path::new("/none")).unwrap()
+    }
+
+    /// Takes one connection, reads the head of its request, and gives that and the connection.
+    fn takes_one(listener: TcpListener) -> JoinHandle<(String, StdStream)> {
+        spawn(move || {
+            let (stream, _) = listener.accept().unwrap();
+            let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+            let first = lines.next().unwrap().unwrap();
+            while lines.next().unwrap().unwrap() != "" {}
+            (first, stream)
+        })
+    }
+
+    fn listener() -> TcpListener {
+        TcpListener::bind("127.0.0.1:0").unwrap()
+    }
+
+    fn read_all(from: &mut dyn Read, _: Option<String>) -> Result<String, Failure> {
+        let mut text = String::new();
+        let read = from.read_to_string(&mut text);
+        read.map_err(|error| Failure::new(FailureKind::Retry, error))?;
+        Ok(text)
+    }
+
+    #[test]
+    fn a_path_before_the_apis_is_kept() {
+        let listener = listener();
+        let client = client(&listener, "/behind/a/proxy");
+        let server = spawn(move || {
+            let (first, mut stream) = takes_one(listener).join().unwrap();
+            stream
+                .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi")
+                .unwrap();
+            first
+        });
+        assert_eq!(client.download("/v1/x?y=z", read_all).unwrap(), "hi");
+        assert_eq!(
+            server.join().unwrap(),
+            "GET /behind/a/proxy/v1/x?y=z HTTP/1.1"
+        );
+    }
+
+    #[test]
+    fn each_address_is_tried() {
+        let gone = listener().local_addr().unwrap();
+        let listener = listener();
+        let there = listener.local_addr().unwrap();
+        let stream = connect_to_any(&[gone, there]).unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), there);
+        assert!(connect_to_any(&[gone, gone]).is_err());
+        let error = connect_to_any(&[]).unwrap_err().to_string();
+        assert!(error.contains("no such host"), "{error}");
+    }
+
+    #[test]
+    fn a_server_that_says_nothing_is_given_up() {
+        let silent = listener();
+        let down = client(&silent, "");
+        let server = takes_one(silent);
+        let failure = down.download_within("/v1/x", read_all, SHORT).unwrap_err();
+        assert_eq!(failure.kind, FailureKind::Retry);
+        assert!(failure.message.contains("nothing came"), "{failure}");
+        drop(server.join().unwrap());
+
+        let half = listener();
+        let down = client(&half, "");
+        let server = spawn(move || {
+            let (_, mut stream) = takes_one(half).join().unwrap();
+            stream
+                .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf")
+                .unwrap();
+            stream
+        });
+        let failure = down.download_within("/v1/x", read_all, SHORT).unwrap_err();
+        assert!(failure.message.contains("nothing came"), "{failure}");
+        drop(server.join().unwrap());
+    }
+
+    #[test]
+    fn a_server_that_takes_nothing_is_given_up() {
+        let silent = listener();
+        let up = client(&silent, "");
+        let server = takes_one(silent);
+        let endless = |to: &mut dyn Write| {
+            while to.write_all(&[7; PIECE_BYTES]).is_ok() {}
+            Err(Failure::error("nobody takes it"))
+        };
+        let failure = up
+            .upload_within::<String, _>("/v1/x", endless, SHORT)
+            .unwrap_err();
+        assert_eq!(failure.kind, FailureKind::Retry);
+        assert!(failure.message.contains("nothing was taken"), "{failure}");
+        drop(server.join().unwrap());
+    }
 }

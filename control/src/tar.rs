@@ -99,7 +99,7 @@ pub(crate) struct Extent {
 pub(crate) enum TarError {
     /// It ends too soon.
     #[error(
-        "the archive is cut off{}: nothing was kept of it; make it anew or send it again",
+        "the archive is cut off{}",
         place(.0)
     )]
     Truncated(Option<Vec<u8>>),

@@ -12,7 +12,7 @@ mod tests {
     use std::path::Path;
     use std::process::Command;
 
-    use crate::support::{Server, fails, json, run};
+    use crate::support::{Server, fails, holdfast, json, run};
     use serde_json::Value;
 
     /// Exit codes.
@@ -460,5 +460,120 @@ mod tests {
         json(&["export", "plain", text(back), "--git"], dir);
         assert_eq!(git(back, &["show", "-s", "--format=%an", "plain"]), "bob");
         assert_eq!(git(back, &["show", "plain:a"]), "a");
+    }
+
+    /// Commits that come in are on no branch before the last is there, and kept meanwhile.
+    #[test]
+    fn what_a_git_import_has_brought_is_kept_until_its_end() {
+        let place = tempfile::tempdir().unwrap();
+        let place = place.path();
+        let (dir, source) = (place.join("data"), place.join("source"));
+        repository(&source);
+        let server = Server::start("up", &dir);
+        // A git that tells what is pinned each time it lists what a commit has.
+        let (bin, told) = (place.join("bin"), place.join("told"));
+        fs::create_dir(&bin).unwrap();
+        let git = Command::new("sh")
+            .args(["-c", "command -v git"])
+            .output()
+            .unwrap();
+        let script = format!(
+            "#!/bin/sh\ncase \"$*\" in *ls-tree*) {{ {} --json pin ls --data-dir {} | tr -d '\\n'; \
+             echo; }} >> {};; esac\nexec {} \"$@\"\n",
+            env!("CARGO_BIN_EXE_holdfast"),
+            text(&dir),
+            text(&told),
+            String::from_utf8(git.stdout).unwrap().trim(),
+        );
+        fs::write(bin.join("git"), script).unwrap();
+        fs::set_permissions(bin.join("git"), fs::Permissions::from_mode(0o755)).unwrap();
+        let path = format!("{}:{}", text(&bin), std::env::var("PATH").unwrap());
+        let import = ["import", "--git", text(&source), "--data-dir", text(&dir)];
+        let done = holdfast().args(import).env("PATH", path).output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+        let told = fs::read_to_string(&told).unwrap();
+        let told: Vec<Vec<Value>> = told
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        assert!(told.len() >= 5 && told[0].is_empty(), "{told:?}");
+        let last = told.last().unwrap();
+        let merge = &log(&dir, "default", "main")[1];
+        assert_eq!(last.len(), 1, "{told:?}");
+        assert_eq!(last[0]["commit"], merge["id"]);
+        // Both sides of a merge.
+        assert!(told.iter().any(|pins| pins.len() == 2), "{told:?}");
+        let left = json(&["pin", "ls"], &dir);
+        assert!(left.as_array().unwrap().is_empty(), "{left}");
+        server.kill();
+    }
+
+    #[test]
+    fn names_that_git_does_not_take_do_not_keep_others_out() {
+        let place = tempfile::tempdir().unwrap();
+        let place = place.path();
+        let (dir, tree) = (place.join("data"), place.join("tree"));
+        fs::create_dir_all(tree.join(".git/deep")).unwrap();
+        let content = "content\n".repeat(100_000);
+        fs::write(tree.join(".git/deep/file"), &content).unwrap();
+        fs::set_permissions(
+            tree.join(".git/deep/file"),
+            fs::Permissions::from_mode(0o755),
+        )
+        .unwrap();
+        fs::write(tree.join(".git/empty"), b"").unwrap();
+        fs::hard_link(tree.join(".git/deep/file"), tree.join("file")).unwrap();
+        fs::hard_link(tree.join(".git/deep/file"), tree.join("more")).unwrap();
+        fs::hard_link(tree.join(".git/empty"), tree.join("empty")).unwrap();
+        let fifo = Command::new("mkfifo").arg(tree.join("fifo")).status();
+        assert!(fifo.unwrap().success());
+        fs::hard_link(tree.join("fifo"), tree.join("same")).unwrap();
+        let server = Server::start("up", &dir);
+        let pair = [
+            "--pair",
+            "git.author=nobody",
+            "--pair",
+            "git.committer=x\u{e9} <> 1",
+        ];
+        let import = ["import", text(&tree), "--author", "ann"];
+        json(&[&import[..], &pair[..]].concat(), &dir);
+        let out = place.join("out");
+        let told = json(&["export", "main", text(&out), "--git"], &dir);
+        assert_eq!(told["left_out"], 3);
+        for name in ["file", "more"] {
+            assert_eq!(fs::read_to_string(out.join(name)).unwrap(), content);
+            assert_eq!(fs::metadata(out.join(name)).unwrap().mode() & 0o100, 0o100);
+        }
+        assert_eq!(fs::read(out.join("empty")).unwrap(), b"");
+        assert!(!out.join("same").exists());
+        assert_eq!(git(&out, &["show", "-s", "--format=%an %cn"]), "ann ann");
+        server.kill();
+    }
+
+    /// What a commit of git has beside what every one has is not kept: that is told.
+    #[test]
+    fn commits_with_more_than_git_has_in_each_are_told() {
+        let place = tempfile::tempdir().unwrap();
+        let place = place.path();
+        let (dir, source) = (place.join("data"), place.join("source"));
+        fs::create_dir(&source).unwrap();
+        git(&source, &["init", "-q"]);
+        fs::write(source.join("f"), b"f").unwrap();
+        commit(&source, "plain");
+        let encoding = ["-c", "i18n.commitEncoding=ISO-8859-1"];
+        let message = ["commit", "-q", "--allow-empty", "-m", "encoded"];
+        git(&source, &[&encoding[..], &message[..]].concat());
+        let server = Server::start("up", &dir);
+        let told = json(&["import", "--git", text(&source)], &dir);
+        assert_eq!((&told["commits"], &told["adorned"]), (&2.into(), &1.into()));
+        let back = place.join("back");
+        json(&["export", "main", text(&back), "--git", "--history"], &dir);
+        let ids = |path: &Path| git(path, &["rev-list", "--reverse", "HEAD"]);
+        let (there, here) = (ids(&source), ids(&back));
+        let (there, here): (Vec<&str>, Vec<&str>) =
+            (there.lines().collect(), here.lines().collect());
+        assert_eq!(there[0], here[0]);
+        assert_ne!(there[1], here[1]);
+        server.kill();
     }
 }

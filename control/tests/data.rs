@@ -51,7 +51,7 @@ fn another_version_is_named() {
         created: base::Timestamp::EPOCH,
     };
     set(root.path(), keyspace::format(), format.encode().to_vec());
-    let parts = ["version 9", "reads version 2", "nothing was changed"];
+    let parts = ["version 9", "reads version 3", "nothing was changed"];
     up_fails(root.path(), &parts);
     up_fails(root.path(), &parts);
     let file = root.path().join("FORMAT");
@@ -180,6 +180,14 @@ fn a_damaged_small_file_is_named_and_left() {
         let named = format!("{} is damaged", path.display());
         let parts = [&[named.as_str(), "nothing was changed"], parts].concat();
         up_fails(root.path(), &parts);
+        if name != "FORMAT" {
+            let checked = run(&["--json", "check"], root.path());
+            assert_eq!(checked.status.code(), Some(1), "{name}: {checked:?}");
+            let report: serde_json::Value = serde_json::from_slice(&checked.stdout).unwrap();
+            assert_eq!(report["problems"][0]["place"], name, "{report}");
+            let advice = report["problems"][0]["advice"].as_str().unwrap();
+            assert!(advice.contains("move that file away"), "{report}");
+        }
         let changed = |file: &&(PathBuf, Vec<u8>)| {
             !before.contains(file) && !file.0.ends_with("meta.redb") && !file.0.ends_with("LOCK")
         };

@@ -167,7 +167,7 @@ mod tests {
         assert!(odd.status.success(), "{odd:?}");
         assert_eq!(files.read(b"odd\xff").await.unwrap(), b"x1");
         let changed = json(&["session", "changed", id(&session)], dir);
-        assert_eq!(changed["paths_hex"][0], "6f6464ff");
+        assert_eq!(changed["paths_bytes"][0], "odd%FF");
 
         let fail = |path: &str, code, part: &str| {
             let line = [

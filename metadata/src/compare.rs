@@ -30,6 +30,9 @@ use crate::tree::TreeError;
 /// Longest path that is told, in bytes. Sixteen times what Linux takes in one call.
 pub const PATH_BYTES_MAX: usize = 64 * 1024;
 
+/// Steps after which long work lets others have the thread. A step takes microseconds.
+const TURN: u64 = 256;
+
 /// Why a snapshot could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SnapshotError {

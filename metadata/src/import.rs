@@ -15,6 +15,8 @@
 mod keep;
 mod objects;
 mod paths;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -151,6 +153,10 @@ pub struct Import {
     fresh: u64,
     /// What has changed since the last flush, and some directories.
     held: HashMap<InodeId, Held>,
+    /// What it adds to the next flush, in bytes.
+    waiting: usize,
+    /// What `changes` adds to the next flush, in bytes.
+    written: usize,
     /// The file whose content comes.
     open: Option<InodeId>,
     dirs: DirCache,
@@ -207,6 +213,8 @@ impl Import {
             fresh: numbers.next,
             numbers,
             held: HashMap::new(),
+            waiting: 0,
+            written: 0,
             open: None,
             dirs: DirCache::default(),
         })
@@ -218,10 +226,10 @@ impl Import {
         self.session
     }
 
-    /// About how many bytes wait for a flush.
+    /// How many bytes the next flush adds to a transaction, or a few less.
     #[must_use]
     pub fn pending_bytes(&self) -> usize {
-        self.changes.bytes() + self.held.len() * objects::HELD_BYTES
+        self.written + self.waiting
     }
 
     /// A directory with these attributes, made or there already. The empty path is the root.
@@ -236,10 +244,11 @@ impl Import {
     pub async fn directory(&mut self, path: &[u8], with: Attributes) -> Result<(), ImportError> {
         let names = split(path)?;
         let dir = self.walk(&names).await?;
-        let held = self.hold(dir).await?;
-        objects::set(&mut held.record, with);
-        held.dirty = true;
-        Ok(())
+        self.change(dir, |record| {
+            objects::set(record, with);
+            Ok(())
+        })
+        .await
     }
 
     /// A new file without content; gives its number.
@@ -284,19 +293,21 @@ impl Import {
             }
         }
         let inode = self.make(path, special.kind(), with).await?;
-        let held = self.hold(inode).await?;
-        match special {
-            Special::Symlink(target) => {
-                held.record.stat.mode = 0o777;
-                held.record.stat.size = length(&target);
-                held.record.inline = Some(target);
+        self.change(inode, |record| {
+            match special {
+                Special::Symlink(target) => {
+                    record.stat.mode = 0o777;
+                    record.stat.size = length(&target);
+                    record.inline = Some(target);
+                }
+                Special::BlockDevice(device) | Special::CharDevice(device) => {
+                    record.stat.device = device;
+                }
+                Special::Fifo | Special::Socket => {}
             }
-            Special::BlockDevice(device) | Special::CharDevice(device) => {
-                held.record.stat.device = device;
-            }
-            Special::Fifo | Special::Socket => {}
-        }
-        Ok(())
+            Ok(())
+        })
+        .await
     }
 
     /// A further name of what is at `target`, which is no directory.
@@ -322,14 +333,15 @@ impl Import {
         }
         let inode = entry.inode;
         let (parent, name) = self.place(path, FileKind::File).await?;
-        let held = self.hold(inode).await?;
-        if held.record.stat.nlink >= LINKS_MAX {
-            return Err(what("which has as many names as there can be"));
-        }
-        held.record.stat.nlink += 1;
-        held.dirty = true;
-        self.changes
-            .set(keys::link(inode, parent, &name), Bytes::new());
+        self.change(inode, |record| {
+            if record.stat.nlink >= LINKS_MAX {
+                return Err(what("which has as many names as there can be"));
+            }
+            record.stat.nlink += 1;
+            Ok(())
+        })
+        .await?;
+        self.set(keys::link(inode, parent, &name), Bytes::new());
         self.enter(parent, &name, entry).await
     }
 
@@ -356,8 +368,28 @@ impl Import {
         };
         let held = self.hold(file).await?;
         held.same_content &= is_same;
-        self.changes.set(key, value);
+        self.set(key, value);
         Ok(())
+    }
+
+    /// Most bytes that a file can have.
+    #[must_use]
+    pub fn file_bytes_max(&self) -> u64 {
+        u64::from(self.owned.block_bytes) * u64::from(u32::MAX)
+    }
+
+    /// Refuses a file that would be longer than one can be.
+    ///
+    /// # Errors
+    ///
+    /// `Refused`.
+    pub fn check_size(&self, path: &[u8], size: u64) -> Result<(), ImportError> {
+        let max = self.file_bytes_max();
+        if size <= max {
+            return Ok(());
+        }
+        let why = format!("it has {size} bytes, and a file here can have {max}");
+        Err(refused(path, why))
     }
 
     /// Says how long a file is now, and how much of it is allocated by its blocks.
@@ -375,15 +407,13 @@ impl Import {
         size: u64,
         used: u64,
     ) -> Result<(), ImportError> {
-        let max = u64::from(self.owned.block_bytes) * u64::from(u32::MAX);
-        if size > max {
-            let why = format!("it has {size} bytes, and a file here can have {max}");
-            return Err(refused(path, why));
-        }
-        let held = self.hold(file).await?;
-        let before = held.record.stat.used;
-        (held.record.stat.size, held.record.stat.used) = (size, used);
-        held.dirty = true;
+        self.check_size(path, size)?;
+        let before = self
+            .change(file, |record| {
+                record.stat.size = size;
+                Ok(std::mem::replace(&mut record.stat.used, used))
+            })
+            .await?;
         self.count_bytes(before, used)
     }
 
@@ -398,11 +428,13 @@ impl Import {
     /// As [`Import::directory`].
     pub async fn small(&mut self, file: InodeId, content: Bytes) -> Result<(), ImportError> {
         let used = allocated(Some(&Block::inline(content.clone())), [None, None]);
-        let held = self.hold(file).await?;
-        let before = held.record.stat.used;
-        (held.record.stat.size, held.record.stat.used) = (length(&content), used);
-        held.record.inline = Some(content);
-        held.dirty = true;
+        let before = self
+            .change(file, |record| {
+                record.stat.size = length(&content);
+                record.inline = Some(content);
+                Ok(std::mem::replace(&mut record.stat.used, used))
+            })
+            .await?;
         self.count_bytes(before, used)
     }
 
@@ -432,6 +464,7 @@ impl Import {
     /// As [`Import::directory`].
     pub async fn flush(&mut self) -> Result<(), ImportError> {
         self.write_held().await?;
+        self.written = 0;
         if self.changes.is_empty() {
             return Ok(());
         }

@@ -11,7 +11,7 @@
 //! | `h` | handle keys | | `HandleKeysRecord`: the live handle keys |
 //! | `t` | tenant | tenant: u64 | `TenantRecord`: name, limits, domain key |
 //! | `T` | tenant name | name: bytes to end | tenant: u64 |
-//! | `p` | API token | hash: 32 bytes | `TokenRecord`: tenant, created |
+//! | `p` | API token | hash: 32 bytes | `TokenRecord`: tenant, created, name |
 //! | `w` | workspace | workspace: u64 | `WorkspaceRecord`: tenant, name, block size, name key |
 //! | `W` | workspace name | tenant: u64, name: bytes to end | workspace: u64 |
 //! | `i` | inode blocks | workspace: u64 | next free number: u64 LE, by atomic add |

@@ -61,6 +61,9 @@ pub struct GatewayOptions {
     pub session_memory_bytes: usize,
     /// A session left alone for this long is dropped from memory.
     pub session_idle: Duration,
+    /// When about so many bytes of keys and values were flushed to a session's open layer, it is
+    /// folded into a tree in the background.
+    pub delta_bytes: usize,
     /// The transport's limits.
     pub limits: ServerLimits,
 }
@@ -71,6 +74,7 @@ impl Default for GatewayOptions {
             dirty_bytes_max: 256 << 20,
             session_memory_bytes: 256 << 20,
             session_idle: Duration::from_secs(300),
+            delta_bytes: 32 << 20,
             limits: ServerLimits::default(),
         }
     }

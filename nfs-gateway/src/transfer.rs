@@ -23,7 +23,7 @@ use metadata::tree::TreeError;
 
 use crate::session::FreezeError;
 
-/// Why an import or an export failed. No branch has moved then.
+/// Why an import or an export failed. No branch has moved then, unless an outcome is unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum TransferError {
     /// What comes in cannot be taken, or is not acceptable.

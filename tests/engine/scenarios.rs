@@ -8,6 +8,7 @@ use chunkstore::ChunkError;
 use chunkstore::faulty::{Call as ChunkCall, Effect};
 use metadata::FsError;
 use metadata::kv::faulty::FaultRates;
+use metadata::kv::{Isolation, KeyRange, Kv, RangeLimit, pairs_of};
 use metadata::ops::{How, Node};
 use metadata::stat::SetAttrs;
 use metadata::store::NewTicket;
@@ -664,5 +665,44 @@ fn a_late_commit_does_not_undo_later_ones() {
             Answer::Attributes(Ok(stat)) => assert_eq!(stat.mode, 0o700, "seed {seed}"),
             other => panic!("{other:?}"),
         }
+    }
+}
+
+/// A session that goes on and on is folded bit by bit, so that what a publish or a fork finds in its
+/// layers is bounded.
+#[test]
+fn a_large_layer_is_folded_without_being_asked() {
+    let delta_bytes = 16 << 10;
+    let mut setting = Setting::default();
+    setting.gateway.delta_bytes = delta_bytes;
+    let mut rig = Rig::new(setting, 27);
+    let content = |at: u64| at.to_be_bytes().repeat(20);
+    let mut files = Vec::new();
+    for at in 0..400 {
+        let file = rig.made(create(&format!("f{at}")));
+        rig.good(write(file, 0, &content(at), true));
+        files.push((file, content(at)));
+    }
+    rig.pass(2);
+    let folds = rig.server.counted().folds;
+    assert!(folds >= 5, "{folds} folds");
+    let txn = rig.server.memory.begin();
+    let layers = KeyRange {
+        start: Bytes::from_static(b"d"),
+        end: Bytes::from_static(b"e"),
+    };
+    let limit = RangeLimit::pairs(100_000);
+    let pairs = rig
+        .server
+        .run(pairs_of(&*txn, layers, limit, Isolation::Snapshot))
+        .unwrap();
+    let bytes: usize = pairs
+        .iter()
+        .map(|(key, value)| key.len() + value.len())
+        .sum();
+    assert!(bytes < 2 * delta_bytes, "{bytes} bytes are in layers");
+    rig.restart();
+    for (file, content) in files {
+        assert_eq!(rig.content(file), content.as_slice());
     }
 }

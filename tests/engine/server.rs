@@ -55,6 +55,7 @@ pub(crate) struct Counted {
     pub(crate) replayed_from_store: u64,
     /// Times a connection was not read for a while.
     pub(crate) paused: u64,
+    pub(crate) folds: u64,
 }
 
 /// Stores, and the gateways that are alive.
@@ -275,6 +276,7 @@ impl Server {
                 takeovers: sum.takeovers + counters.takeovers.value(),
                 lost: sum.lost + lost,
                 loads: sum.loads + counters.loads.value(),
+                folds: sum.folds + counters.folds.value(),
                 replayed: sum.replayed + counters.replayed.value(),
                 replayed_from_store: sum.replayed_from_store + counters.replayed_from_store.value(),
                 paused: sum.paused + gateway.transport().paused.value(),

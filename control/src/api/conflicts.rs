@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use base::{CommitId, InodeId, TenantId};
+use base::{CommitId, InodeId, SessionId, TenantId};
 use metadata::compare::Snapshot;
 use metadata::conflicts::{ConflictId, Unresolved};
 use metadata::image::NameHasher;
@@ -17,15 +17,15 @@ use metadata::stat::FileKind;
 use metadata::store::{CommitInfo, StoreError, WorkspaceInfo};
 use metadata::tree::{Root, Tree};
 use nfs_gateway::{HistoryError, Which};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::ApiState;
 use super::input::{Body, Parameters, Place, Tenant, not_a_position, page_limit, session_id};
 use crate::conflicts::{
-    Clash, Clashes, Conflict, Resolve, Resolved, Version, hex_unless_text, parse_id, parse_path,
-    parse_take, show_id, text,
+    Clash, Clashes, Conflict, Resolve, Resolved, Version, parse_id, parse_take, show_id,
 };
 use crate::history::kebab;
+use crate::reading::{bytes_of, parse_path, text_of};
 use crate::status::ApiError;
 use crate::types::{Page, show_time};
 
@@ -37,6 +37,15 @@ const CLASHES_MAX: usize = 10_000;
 
 /// Clashes that are told unless the caller says otherwise.
 const CLASHES_DEFAULT: usize = 1000;
+
+/// About how large a page may be, in bytes: a path can have 64 KiB, and an item a dozen.
+const PAGE_BYTES_MAX: usize = 4 << 20;
+
+/// Conflicts that are read at a time.
+const LISTED_MAX: usize = 32;
+
+/// How much content may be named for a page, in bytes: that takes reading block maps.
+const NAMED_BYTES_MAX: u64 = 64 << 30;
 
 /// Which part of a list is wanted.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -52,6 +61,7 @@ struct Part {
 #[serde(deny_unknown_fields)]
 struct With {
     with: Option<String>,
+    after: Option<String>,
     limit: Option<usize>,
 }
 
@@ -75,17 +85,9 @@ async fn of_version(
     let commit = state.store.resolve_version(workspace.id, version).await?;
     let (after, limit) = position(&part)?;
     let mut reader = Reader::new(&state, tenant, workspace).await?;
-    let root = root_of(&commit);
-    let page = metadata::conflicts::list(&reader.tree, root, after, limit)
-        .await
-        .map_err(unreadable)?;
-    let snapshot = reader.snapshot(root);
-    let mut items = Vec::with_capacity(page.items.len());
-    for unresolved in &page.items {
-        let located = locate(&snapshot, &unresolved.conflict).await?;
-        items.push(reader.describe(unresolved, &located).await?);
-    }
-    Ok(Json(paged(items, page.more)))
+    let of = Of::Version(Box::new(reader.snapshot(root_of(&commit))));
+    let page = reader.page(&of, after, limit);
+    Ok(Json(state.work.reading(page).await?))
 }
 
 async fn of_session(
@@ -101,18 +103,11 @@ async fn of_session(
     }
     let session = super::sessions::usable(&state, tenant, session_id(&session)?).await?;
     let (after, limit) = position(&part)?;
-    let gateway = &state.counted.gateway;
-    let page = gateway
-        .session_conflicts(tenant, session.id, after, limit)
-        .await?;
     let workspace = state.store.workspace(session.record.workspace).await?;
     let mut reader = Reader::new(&state, tenant, workspace).await?;
-    let mut items = Vec::with_capacity(page.items.len());
-    for listed in &page.items {
-        let described = reader.describe(&listed.unresolved, &listed.located);
-        items.push(described.await?);
-    }
-    Ok(Json(paged(items, page.more)))
+    let of = Of::Session(session.id);
+    let page = reader.page(&of, after, limit);
+    Ok(Json(state.work.reading(page).await?))
 }
 
 async fn resolve(
@@ -123,7 +118,7 @@ async fn resolve(
 ) -> Result<Json<Resolved>, ApiError> {
     let take = parse_take(&asked.take).map_err(ApiError::invalid)?;
     let which = match (&asked.path, &asked.id) {
-        (Some(path), None) => Which::Path(parse_path(path)),
+        (Some(path), None) => Which::Path(parse_path(path.as_bytes()).map_err(ApiError::invalid)?),
         (None, Some(id)) => Which::Id(parse_id(id).ok_or_else(no_id)?),
         _ => return Err(ApiError::invalid("give either a path or an id")),
     };
@@ -135,7 +130,7 @@ async fn resolve(
     Ok(Json(Resolved {
         id: show_id(&resolved.conflict.unresolved.id),
         kind: resolved.conflict.unresolved.conflict.kind.word().to_owned(),
-        path: text(resolved.conflict.path()),
+        path: text_of(resolved.conflict.path()),
         take: asked.take,
         left: resolved.left,
     }))
@@ -152,37 +147,34 @@ async fn clashes(
     let one = super::sessions::usable(&state, tenant, session_id(&session)?).await?;
     let two = super::sessions::usable(&state, tenant, session_id(with)?).await?;
     let gateway = Arc::clone(&state.counted.gateway);
-    let work = async move { Ok(gateway.clashes(tenant, one.id, two.id).await?) };
-    let found = state.to_end_with(work).await?;
+    let limit = asked.limit.unwrap_or(CLASHES_DEFAULT).clamp(1, CLASHES_MAX);
+    let skipped = match asked.after.as_deref() {
+        Some(after) => after.parse::<usize>().map_err(|_| not_a_position())?,
+        None => 0,
+    };
+    let found = async { Ok(gateway.clashes(tenant, one.id, two.id).await?) };
+    let found = state.work.reading(found).await?;
     let workspace = state.store.workspace(one.record.workspace).await?;
     let mut reader = Reader::new(&state, tenant, workspace).await?;
-    let limit = asked.limit.unwrap_or(CLASHES_DEFAULT).clamp(1, CLASHES_MAX);
-    let mut items = Vec::new();
-    for conflict in found.conflicts.iter().take(limit) {
-        let [base, one, two] = reader.versions(conflict).await?;
-        let path = &conflict.place.path;
-        items.push(Clash {
-            kind: conflict.kind.word().to_owned(),
-            path: text(path),
-            path_hex: hex_unless_text(path),
-            base,
-            one,
-            two,
-        });
-    }
-    Ok(Json(Clashes {
-        base: found.base.map(|base| base.to_string()),
-        items,
-        more: found.conflicts.len() > limit,
-    }))
+    let page = reader.clashes(found, skipped, limit);
+    Ok(Json(state.work.reading(page).await?))
+}
+
+/// Whose conflicts are listed.
+enum Of {
+    Version(Box<Snapshot>),
+    Session(SessionId),
 }
 
 /// Reads what the sides of conflicts had.
 struct Reader<'a> {
     state: &'a ApiState,
+    tenant: TenantId,
     workspace: WorkspaceInfo,
     tree: Tree,
     commits: HashMap<CommitId, Option<CommitInfo>>,
+    /// Bytes of files whose content was named.
+    named_bytes: u64,
 }
 
 impl<'a> Reader<'a> {
@@ -195,15 +187,111 @@ impl<'a> Reader<'a> {
         let tree = gateway.tree(tenant, &workspace.record).await?;
         Ok(Self {
             state,
+            tenant,
             workspace,
             tree,
             commits: HashMap::new(),
+            named_bytes: 0,
         })
     }
 
     fn snapshot(&self, root: Root) -> Snapshot {
         let hasher = NameHasher::new(self.workspace.record.name_key);
         Snapshot::new(self.tree.clone(), hasher, root)
+    }
+
+    /// At most `limit` conflicts, and whether there are more.
+    async fn listed(
+        &self,
+        of: &Of,
+        after: Option<ConflictId>,
+        limit: usize,
+    ) -> Result<(Vec<(Unresolved, Located)>, bool), ApiError> {
+        match of {
+            Of::Version(snapshot) => {
+                let listed =
+                    metadata::conflicts::list(&self.tree, snapshot.root(), after, limit).await;
+                let listed = listed.map_err(unreadable)?;
+                let mut items = Vec::with_capacity(listed.items.len());
+                for unresolved in listed.items {
+                    let located = locate(snapshot, &unresolved.conflict).await?;
+                    items.push((unresolved, located));
+                }
+                Ok((items, listed.more))
+            }
+            Of::Session(id) => {
+                let gateway = &self.state.counted.gateway;
+                let listed = gateway.session_conflicts(self.tenant, *id, after, limit);
+                let listed = listed.await?;
+                let items = listed.items.into_iter();
+                let items = items.map(|listed| (listed.unresolved, listed.located));
+                Ok((items.collect(), listed.more))
+            }
+        }
+    }
+
+    /// A page of conflicts.
+    async fn page(
+        &mut self,
+        of: &Of,
+        mut after: Option<ConflictId>,
+        limit: usize,
+    ) -> Result<Page<Conflict>, ApiError> {
+        let (mut items, mut budget) = (Vec::new(), Budget::default());
+        loop {
+            let wanted = (limit - items.len()).min(LISTED_MAX);
+            let (listed, is_more) = self.listed(of, after, wanted).await?;
+            let last = listed.len();
+            for (at, (unresolved, located)) in listed.into_iter().enumerate() {
+                let item = self.describe(&unresolved, &located).await?;
+                budget.spend(&item);
+                items.push(item);
+                let is_full = budget.is_spent(self) || items.len() == limit;
+                if is_full && (is_more || at + 1 < last) {
+                    let next = Some(show_id(&unresolved.id));
+                    return Ok(Page { items, next });
+                }
+                after = Some(unresolved.id);
+            }
+            if !is_more || last == 0 {
+                return Ok(Page { items, next: None });
+            }
+        }
+    }
+
+    /// What two sessions would clash on, without the first that are `skipped`.
+    async fn clashes(
+        &mut self,
+        found: nfs_gateway::Clashes,
+        skipped: usize,
+        limit: usize,
+    ) -> Result<Clashes, ApiError> {
+        let (mut items, mut budget) = (Vec::new(), Budget::default());
+        let mut rest = found.conflicts.iter().skip(skipped);
+        for conflict in rest.by_ref() {
+            let [base, one, two] = self.versions(conflict).await?;
+            let path = &conflict.place.path;
+            let item = Clash {
+                kind: conflict.kind.word().to_owned(),
+                path: text_of(path),
+                path_bytes: bytes_of(path),
+                base,
+                one,
+                two,
+            };
+            budget.spend(&item);
+            items.push(item);
+            if budget.is_spent(self) || items.len() == limit {
+                break;
+            }
+        }
+        let more = rest.next().is_some();
+        Ok(Clashes {
+            base: found.base.map(|base| base.to_string()),
+            next: more.then(|| (skipped + items.len()).to_string()),
+            items,
+            more,
+        })
     }
 
     async fn describe(
@@ -238,7 +326,7 @@ impl<'a> Reader<'a> {
         };
         let stat = &stored.record.stat;
         let target = (stat.kind == FileKind::Symlink)
-            .then(|| stored.record.inline.as_deref().map(text))
+            .then(|| stored.record.inline.as_deref().map(text_of))
             .flatten();
         let mut version = Version {
             kind: kebab(&format!("{:?}", stat.kind)),
@@ -275,7 +363,7 @@ impl<'a> Reader<'a> {
 
     /// Adds what the commit says of an inode.
     async fn read(
-        &self,
+        &mut self,
         version: &mut Version,
         inode: InodeId,
         commit: &CommitInfo,
@@ -288,13 +376,14 @@ impl<'a> Reader<'a> {
         if record.stat.kind == FileKind::File && record.stat.size <= CONTENT_ID_BYTES_MAX {
             let block_bytes = self.workspace.record.block_bytes;
             let pieces = snapshot.read(&record, block_bytes, 0..record.stat.size);
+            self.named_bytes = self.named_bytes.saturating_add(record.stat.size);
             version.content_id = Some(pieces.id().await?.to_hex().to_string());
         }
         let made = &commit.record.provenance;
         let said = |text: &String| (!text.is_empty()).then(|| text.clone());
         version.commit = Some(commit.id.to_string());
-        version.path = path.as_deref().map(text);
-        version.path_hex = path.as_deref().and_then(hex_unless_text);
+        version.path = path.as_deref().map(text_of);
+        version.path_bytes = path.as_deref().and_then(bytes_of);
         version.agent = said(&made.agent);
         version.session = made.session.map(|session| session.to_string());
         version.run = said(&made.run);
@@ -330,12 +419,22 @@ fn position(part: &Part) -> Result<(Option<ConflictId>, usize), ApiError> {
     Ok((after.transpose()?, limit))
 }
 
-fn paged(items: Vec<Conflict>, more: bool) -> Page<Conflict> {
-    let next = items
-        .last()
-        .filter(|_| more)
-        .map(|last: &Conflict| last.id.clone());
-    Page { items, next }
+/// What a page of conflicts may be.
+#[derive(Debug, Default)]
+struct Budget {
+    /// Bytes of what it has.
+    bytes: usize,
+}
+
+impl Budget {
+    fn spend(&mut self, item: &impl Serialize) {
+        let size = serde_json::to_vec(item).map_or(0, |text| text.len());
+        self.bytes = self.bytes.saturating_add(size);
+    }
+
+    fn is_spent(&self, reader: &Reader<'_>) -> bool {
+        self.bytes >= PAGE_BYTES_MAX || reader.named_bytes >= NAMED_BYTES_MAX
+    }
 }
 
 fn root_of(commit: &CommitInfo) -> Root {

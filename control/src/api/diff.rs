@@ -113,11 +113,15 @@ pub(super) async fn diff(
         versions,
         top: bytes.path.unwrap_or_default(),
     };
-    let (items, more) = sides.changes(limit, wanted.text).await?;
-    let stat = match wanted.stat {
-        true => Some(sides.stat().await?),
-        false => None,
+    let reading = async {
+        let (items, more) = sides.changes(limit, wanted.text).await?;
+        let stat = match wanted.stat {
+            true => Some(sides.stat().await?),
+            false => None,
+        };
+        Ok((items, more, stat))
     };
+    let (items, more, stat) = state.work.reading(reading).await?;
     Ok(Json(Diff {
         from: from.name,
         to: to.name,
@@ -147,7 +151,8 @@ async fn newer(
         let what = format!("session {id} in this workspace");
         return Err(StoreError::NotFound { what }.into());
     }
-    let look = state.counted.gateway.look(tenant, id).await?;
+    let look = async { Ok(state.counted.gateway.look(tenant, id).await?) };
+    let look = state.work.reading(look).await?;
     Ok(Side {
         name: format!("session {id}"),
         root: look.root,
@@ -175,7 +180,8 @@ pub(super) async fn changes_of(
         versions,
         top: Vec::new(),
     };
-    sides.changes(limit.min(CHANGES_MAX), false).await
+    let changes = sides.changes(limit.min(CHANGES_MAX), false);
+    state.work.reading(changes).await
 }
 
 /// Two snapshots, and the path that matters.

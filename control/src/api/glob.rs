@@ -1,13 +1,23 @@
 //! Patterns for names, as shells have them: `*`, `?`, `[a-z]`, `[!a-z]`, and `\` before what is
-//! meant as it stands. They are about bytes; `?` stands for one character of UTF-8, or one byte that
-//! is none.
+//! meant as it stands. They are about characters; a byte that is no UTF-8 counts as one, that is in
+//! no set.
+//!
+//! Whoever may ask chooses both the pattern and the names, so matching is bounded: a set is looked
+//! up by halves, what is shorter than the pattern is not tried, and steps are counted.
 
 /// Longest pattern, in bytes: no name is longer.
 const PATTERN_BYTES_MAX: usize = 1024;
 
+/// What a byte that is no UTF-8 is, beyond all characters.
+const BYTES: u32 = 0x11_0000;
+
 /// A pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Glob(Vec<Part>);
+pub(super) struct Glob {
+    parts: Vec<Part>,
+    /// Characters of the shortest name that fits.
+    shortest: usize,
+}
 
 /// A text that is no pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -22,11 +32,11 @@ pub(super) enum GlobError {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Part {
-    Byte(u8),
+    One(u32),
     Any,
     Many,
-    /// One character in one of these ranges, or in none of them.
-    Set(Vec<(char, char)>, bool),
+    /// One character in one of these ranges, which are in order and apart, or in none of them.
+    Set(Vec<(u32, u32)>, bool),
 }
 
 impl Glob {
@@ -34,114 +44,128 @@ impl Glob {
         if text.len() > PATTERN_BYTES_MAX {
             return Err(GlobError::TooLong);
         }
+        let text: Vec<u32> = characters(text).collect();
         let mut parts = Vec::new();
-        let mut rest = text;
+        let mut rest = text.as_slice();
         while let Some((first, behind)) = rest.split_first() {
             rest = behind;
-            match first {
-                b'*' => {
+            match char::from_u32(*first) {
+                Some('*') => {
                     if parts.last() != Some(&Part::Many) {
                         parts.push(Part::Many);
                     }
                 }
-                b'?' => parts.push(Part::Any),
-                b'\\' => {
+                Some('?') => parts.push(Part::Any),
+                Some('\\') => {
                     let (next, behind) = rest.split_first().ok_or(GlobError::Escape)?;
-                    parts.push(Part::Byte(*next));
+                    parts.push(Part::One(*next));
                     rest = behind;
                 }
-                b'[' => {
+                Some('[') => {
                     let (set, behind) = set(rest)?;
                     parts.push(set);
                     rest = behind;
                 }
-                byte => parts.push(Part::Byte(*byte)),
+                _ => parts.push(Part::One(*first)),
             }
         }
-        Ok(Self(parts))
+        let shortest = parts.iter().filter(|part| **part != Part::Many).count();
+        Ok(Self { parts, shortest })
     }
 
-    /// Whether a name is as the pattern says. Takes at most as many steps as the lengths of both
-    /// multiplied.
-    pub(super) fn fits(&self, name: &[u8]) -> bool {
-        let (mut parts, mut rest) = (self.0.as_slice(), name);
+    /// Whether a name is as the pattern says. Adds to `steps` how many it took: at most as many as
+    /// the name's length squared, and a few.
+    pub(super) fn fits(&self, name: &[u8], steps: &mut u64) -> bool {
+        *steps += u64::try_from(name.len()).unwrap_or(u64::MAX);
+        if name.len() < self.shortest {
+            return false;
+        }
+        let name: Vec<u32> = characters(name).collect();
+        if name.len() < self.shortest {
+            return false;
+        }
+        let (mut parts, mut rest) = (self.parts.as_slice(), name.as_slice());
         // What the last `*` takes can still become longer.
-        let mut retry: Option<(&[Part], &[u8])> = None;
+        let mut retry: Option<(&[Part], &[u32])> = None;
         loop {
+            *steps += 1;
             let step = match parts.split_first() {
                 Some((Part::Many, behind)) => {
                     retry = Some((behind, rest));
                     parts = behind;
                     continue;
                 }
-                Some((part, behind)) => part.take(rest).map(|left| (behind, left)),
+                Some((part, behind)) => match rest.split_first() {
+                    Some((next, left)) => part.is(*next).then_some((behind, left)),
+                    // A longer `*` would leave even less.
+                    None => return false,
+                },
                 None if rest.is_empty() => return true,
                 None => None,
             };
-            match step {
-                Some((behind, left)) => (parts, rest) = (behind, left),
-                None => match retry {
-                    Some((behind, from)) if !from.is_empty() => {
-                        let (_, from) = character(from);
-                        retry = Some((behind, from));
-                        (parts, rest) = (behind, from);
-                    }
-                    _ => return false,
-                },
+            let again = retry.and_then(|(behind, from)| Some((behind, from.get(1..)?)));
+            match (step, again) {
+                (Some((behind, left)), _) => (parts, rest) = (behind, left),
+                (None, Some((behind, from))) => {
+                    retry = again;
+                    // Nothing follows the last `*`: it takes all.
+                    rest = if behind.is_empty() { &[] } else { from };
+                    parts = behind;
+                }
+                (None, None) => return false,
             }
         }
     }
 }
 
 impl Part {
-    /// Takes what it stands for off the front.
-    fn take<'a>(&self, text: &'a [u8]) -> Option<&'a [u8]> {
-        if text.is_empty() {
-            return None;
-        }
-        let (found, behind) = character(text);
+    /// Whether it stands for a character.
+    fn is(&self, found: u32) -> bool {
         match self {
-            Self::Byte(byte) => text.strip_prefix(&[*byte]),
-            Self::Any | Self::Many => Some(behind),
+            Self::One(one) => *one == found,
+            Self::Any | Self::Many => true,
             Self::Set(ranges, is_negated) => {
-                let mut ranges = ranges.iter();
-                let is_in = |found: char| ranges.any(|(from, to)| (*from..=*to).contains(&found));
-                (found.is_some_and(is_in) != *is_negated).then_some(behind)
+                let before = ranges.partition_point(|(from, _)| *from <= found);
+                let last = before.checked_sub(1).and_then(|index| ranges.get(index));
+                let is_in = last.is_some_and(|(_, to)| found <= *to) && found < BYTES;
+                is_in != *is_negated
             }
         }
     }
 }
 
-/// The first character of a text that is not empty, if it is UTF-8, and what is behind it.
-fn character(text: &[u8]) -> (Option<char>, &[u8]) {
-    let head = text.get(..4).unwrap_or(text);
-    let valid = head.utf8_chunks().next().map_or("", |chunk| chunk.valid());
-    match valid.chars().next() {
-        Some(found) => (
-            Some(found),
-            text.get(found.len_utf8()..).unwrap_or_default(),
-        ),
-        None => (None, text.get(1..).unwrap_or_default()),
-    }
+/// The characters of a text, and what is beyond them for bytes that are no UTF-8.
+fn characters(text: &[u8]) -> impl Iterator<Item = u32> {
+    text.utf8_chunks().flat_map(|chunk| {
+        let valid = chunk.valid().chars().map(u32::from);
+        let bytes = chunk.invalid().iter().map(|byte| BYTES + u32::from(*byte));
+        valid.chain(bytes)
+    })
 }
 
 /// Reads a set behind its `[`.
-fn set(text: &[u8]) -> Result<(Part, &[u8]), GlobError> {
-    let negated = text.strip_prefix(b"!").or_else(|| text.strip_prefix(b"^"));
-    let mut rest = negated.unwrap_or(text);
-    let mut ranges: Vec<(char, char)> = Vec::new();
+fn set(text: &[u32]) -> Result<(Part, &[u32]), GlobError> {
+    let is = |found: &u32, letter: char| *found == u32::from(letter);
+    let negated = text
+        .split_first()
+        .filter(|(first, _)| is(first, '!') || is(first, '^'));
+    let mut rest = negated.map_or(text, |(_, behind)| behind);
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
     let mut is_first = true;
     loop {
-        if let Some(behind) = rest.strip_prefix(b"]").filter(|_| !is_first) {
-            return Ok((Part::Set(ranges, negated.is_some()), behind));
+        if let Some((first, behind)) = rest.split_first()
+            && is(first, ']')
+            && !is_first
+        {
+            return Ok((Part::Set(in_order(ranges), negated.is_some()), behind));
         }
         is_first = false;
         let (from, behind) = member(rest)?;
         rest = behind;
         let mut to = from;
-        if let Some(behind) = rest
-            .strip_prefix(b"-")
-            .filter(|behind| !behind.starts_with(b"]"))
+        if let Some((dash, behind)) = rest.split_first()
+            && is(dash, '-')
+            && !behind.first().is_some_and(|next| is(next, ']'))
         {
             (to, rest) = member(behind)?;
         }
@@ -149,14 +173,27 @@ fn set(text: &[u8]) -> Result<(Part, &[u8]), GlobError> {
     }
 }
 
-fn member(text: &[u8]) -> Result<(char, &[u8]), GlobError> {
-    let text = text.strip_prefix(b"\\").unwrap_or(text);
-    if text.is_empty() {
-        return Err(GlobError::Open);
+fn member(text: &[u32]) -> Result<(u32, &[u32]), GlobError> {
+    let (first, behind) = text.split_first().ok_or(GlobError::Open)?;
+    if *first == u32::from('\\') {
+        let (next, behind) = behind.split_first().ok_or(GlobError::Open)?;
+        return Ok((*next, behind));
     }
-    let (found, behind) = character(text);
-    // A byte that is no UTF-8 is in no set.
-    Ok((found.unwrap_or('\u{fffd}'), behind))
+    Ok((*first, behind))
+}
+
+/// The same ranges, in order and apart.
+fn in_order(mut ranges: Vec<(u32, u32)>) -> Vec<(u32, u32)> {
+    ranges.retain(|(from, to)| from <= to);
+    ranges.sort_unstable();
+    let mut apart: Vec<(u32, u32)> = Vec::new();
+    for (from, to) in ranges {
+        match apart.last_mut() {
+            Some((_, end)) if from <= *end => *end = to.max(*end),
+            _ => apart.push((from, to)),
+        }
+    }
+    apart
 }
 
 #[cfg(test)]
@@ -182,14 +219,14 @@ mod tests {
         for (pattern, fitting, others) in cases {
             let glob = Glob::new(pattern.as_bytes()).unwrap();
             for name in fitting {
-                assert!(glob.fits(name.as_bytes()), "{pattern} {name}");
+                assert!(glob.fits(name.as_bytes(), &mut 0), "{pattern} {name}");
             }
             for name in others {
-                assert!(!glob.fits(name.as_bytes()), "{pattern} {name}");
+                assert!(!glob.fits(name.as_bytes(), &mut 0), "{pattern} {name}");
             }
         }
-        assert!(Glob::new(b"a\xff?").unwrap().fits(b"a\xff\xfe"));
-        assert!(Glob::new(b"[!a]").unwrap().fits(b"\xff"));
+        assert!(Glob::new(b"a\xff?").unwrap().fits(b"a\xff\xfe", &mut 0));
+        assert!(Glob::new(b"[!a]").unwrap().fits(b"\xff", &mut 0));
         for (pattern, error) in [
             ("[", GlobError::Open),
             ("[a", GlobError::Open),
@@ -204,9 +241,56 @@ mod tests {
 
     #[test]
     fn no_pattern_takes_long() {
-        let pattern = "*a".repeat(500);
-        let glob = Glob::new(pattern.as_bytes()).unwrap();
-        assert!(!glob.fits(&[b'a'; 255]));
-        assert!(!glob.fits(&[b'b'; 255]));
+        let set = format!("*[{}]*x", "b-c".repeat(300));
+        let patterns = [
+            "*a".repeat(500),
+            format!("*{}b", "a".repeat(127)),
+            format!("*{}b", "?".repeat(127)),
+            "?".repeat(1000),
+            set,
+        ];
+        for pattern in patterns {
+            let glob = Glob::new(pattern.as_bytes()).unwrap();
+            for name in [[b'a'; 255], [b'b'; 255]] {
+                let mut steps = 0;
+                glob.fits(&name, &mut steps);
+                assert!(steps <= 40_000, "{pattern}: {steps}");
+            }
+            assert!(!glob.fits(&[b'c'; 255], &mut 0) || pattern.contains('?'));
+        }
+    }
+
+    /// As the definition has it, however long that takes.
+    fn fits(parts: &[Part], name: &[u32]) -> bool {
+        match (parts.split_first(), name.split_first()) {
+            (None, None) => true,
+            (Some((Part::Many, behind)), next) => {
+                fits(behind, name) || next.is_some_and(|(_, left)| fits(parts, left))
+            }
+            (Some((part, behind)), Some((next, left))) => part.is(*next) && fits(behind, left),
+            _ => false,
+        }
+    }
+
+    #[test]
+    fn fast_is_as_slow() {
+        let letters = |mut number: usize, from: &str, length: usize| {
+            let from: Vec<char> = from.chars().collect();
+            let mut text = String::new();
+            for _ in 0..length {
+                text.push(from[number % from.len()]);
+                number /= from.len();
+            }
+            text
+        };
+        for pattern in 0..4096 {
+            let glob = Glob::new(letters(pattern, "ab*?", 6).as_bytes()).unwrap();
+            for name in 0..32 {
+                let name = letters(name, "ab", 5);
+                let units: Vec<u32> = name.chars().map(u32::from).collect();
+                let fast = glob.fits(name.as_bytes(), &mut 0);
+                assert_eq!(fast, fits(&glob.parts, &units), "{glob:?} {name}");
+            }
+        }
     }
 }

@@ -7,7 +7,6 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use base::TenantId;
-use metadata::merge::Policy;
 use metadata::record::operation::Cause;
 use metadata::record::reference::{RefKind, RefName, RefState};
 use metadata::store::{LogFilter, LogHeads, LogQuery, OperationPosition, Walk};
@@ -24,7 +23,7 @@ use super::lineage::{self, PathLog};
 use super::paths::Bytes;
 use crate::conflicts::PublishAnswer;
 use crate::history::{
-    Checkpoint, Checkpointed, Commit, CreateRef, Operation, Publish, Ref, Shown, Undo,
+    Checkpoint, Checkpointed, Commit, CreateRef, Operation, Publish, Ref, Shown, Undo, parse_policy,
 };
 use crate::status::ApiError;
 use crate::types::Page;
@@ -79,21 +78,12 @@ pub(super) async fn publish(
     Body(asked): Body<Publish>,
 ) -> Result<Json<PublishAnswer>, ApiError> {
     let id = session_id(&session)?;
-    let policy = match asked.policy.as_deref() {
-        None | Some("fail") => Policy::Fail,
-        Some("keep-both") => Policy::KeepBoth,
-        Some("ours") => Policy::Ours,
-        Some("theirs") => Policy::Theirs,
-        Some(other) => {
-            let why = format!("policy {other:?} is none of fail, keep-both, ours, theirs");
-            return Err(ApiError::invalid(why));
-        }
-    };
+    let policy = parse_policy(asked.policy.as_deref()).map_err(ApiError::invalid)?;
     let branch = asked.branch.as_deref().map(ref_name).transpose()?;
     let gateway = Arc::clone(&state.counted.gateway);
     if asked.dry_run {
-        let work = async move { Ok(gateway.plan_publish(tenant, id, branch, policy).await?) };
-        let plan = state.to_end_with(work).await?;
+        let plan = async { Ok(gateway.plan_publish(tenant, id, branch, policy).await?) };
+        let plan = state.work.reading(plan).await?;
         return Ok(Json(PublishAnswer::Planned(Box::new(plan.into()))));
     }
     let work = async move {
@@ -138,7 +128,8 @@ pub(super) async fn log(
             filter,
             limit,
         };
-        let page = lineage::log(&state, tenant, &workspace, wanted).await?;
+        let page = lineage::log(&state, tenant, &workspace, wanted);
+        let page = state.work.reading(page).await?;
         return Ok(Json(page).into_response());
     }
     let workspace = workspace_id(&state, tenant, &workspace).await?;

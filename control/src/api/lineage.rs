@@ -92,6 +92,7 @@ pub(super) async fn blame(
     resolve(&versions.of(&commit), &path, version).await?;
     let lineage = versions.lineage(state.store.clone());
     let id = commit.id;
-    let blamed = lineage.blame(commit, &path, &versions).await?;
+    let blamed = async { Ok(lineage.blame(commit, &path, &versions).await?) };
+    let blamed = state.work.reading(blamed).await?;
     Ok(Json(Blame::new(id, &path, blamed)))
 }

@@ -1,7 +1,7 @@
 //! The HTTP API under `/v1`, with health and metrics beside it.
 //!
-//! Every call of the API carries its tenant: the one whose token it shows. What writes runs as a
-//! task of its own to its end, for the HTTP layer drops the handler of a caller that went away.
+//! Every call of the API carries its tenant: the one whose token it shows. What writes runs to its
+//! end, what only reads ends with its caller; `work.rs` bounds both.
 
 mod conflicts;
 mod diff;
@@ -17,11 +17,13 @@ mod outside;
 mod patch;
 mod paths;
 mod reading;
+mod receiving;
 mod sending;
 mod serving;
 mod sessions;
 mod tokens;
 mod transfer;
+mod work;
 mod workspaces;
 
 pub(crate) use serving::Serving;
@@ -33,6 +35,7 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::routing::get;
 use base::{Clock, Tasks};
+use futures_util::future::BoxFuture;
 use metadata::store::{Store, StoreError};
 
 use crate::metrics::Counted;
@@ -54,6 +57,7 @@ pub struct ApiState {
     own: Own,
     draining: AtomicBool,
     transfers: transfer::Limits,
+    work: work::Work,
 }
 
 /// What a server has of its own.
@@ -77,6 +81,7 @@ impl ApiState {
         own: Own,
     ) -> Self {
         Self {
+            work: work::Work::new(tasks.clone(), Arc::clone(&clock)),
             store,
             counted,
             clock,
@@ -108,22 +113,12 @@ impl ApiState {
     }
 
     /// Like [`ApiState::to_end`], for work of more than the store.
-    async fn to_end_with<T, F>(&self, work: F) -> Result<T, ApiError>
+    fn to_end_with<T, F>(&self, work: F) -> BoxFuture<'_, Result<T, ApiError>>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, ApiError>> + Send + 'static,
     {
-        let (done, result) = tokio::sync::oneshot::channel();
-        self.tasks.spawn(async move {
-            // Nobody waits any more if the caller has gone.
-            drop(done.send(work.await));
-        });
-        match result.await {
-            Ok(result) => result,
-            Err(_) => Err(ApiError::not_ready(
-                "the call did not end: look before trying again",
-            )),
-        }
+        self.work.to_end(work)
     }
 }
 

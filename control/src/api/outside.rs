@@ -7,16 +7,15 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use metadata::merge::Policy;
-use metadata::store::StoreError;
 use nfs_gateway::Attempt;
 use serde::Deserialize;
 
 use super::ApiState;
 use super::input::{Body, Parameters, Place, Tenant, session_id};
-use crate::outside::{
-    Acknowledge, Changed, Restore, Restored, Sync, Synced, path_bytes, plain_path,
-};
+use super::sessions::usable;
+use crate::history::parse_policy;
+use crate::outside::{Acknowledge, Changed, Restore, Restored, Sync, Synced, path_bytes};
+use crate::reading::parse_path;
 use crate::status::ApiError;
 
 /// How what changed is to be told.
@@ -44,11 +43,11 @@ async fn restore(
     Place(session): Place<String>,
     Body(asked): Body<Restore>,
 ) -> Result<Json<Restored>, ApiError> {
-    let id = usable(&state, tenant, &session).await?;
-    let given = path_bytes(asked.paths, &asked.paths_hex).map_err(ApiError::invalid)?;
+    let id = usable(&state, tenant, session_id(&session)?).await?.id;
+    let given = path_bytes(asked.paths, &asked.paths_bytes).map_err(ApiError::invalid)?;
     let mut paths = Vec::with_capacity(given.len());
     for path in &given {
-        paths.push(plain_path(path).map_err(ApiError::invalid)?);
+        paths.push(parse_path(path).map_err(ApiError::invalid)?);
     }
     let gateway = Arc::clone(&state.counted.gateway);
     let work = async move {
@@ -65,8 +64,8 @@ async fn sync(
     Place(session): Place<String>,
     Body(asked): Body<Sync>,
 ) -> Result<Json<Synced>, ApiError> {
-    let id = usable(&state, tenant, &session).await?;
-    let policy = policy(asked.policy.as_deref())?;
+    let id = usable(&state, tenant, session_id(&session)?).await?.id;
+    let policy = parse_policy(asked.policy.as_deref()).map_err(ApiError::invalid)?;
     let attempt = if asked.dry_run {
         Attempt::Trial
     } else {
@@ -74,7 +73,10 @@ async fn sync(
     };
     let gateway = Arc::clone(&state.counted.gateway);
     let work = async move { Ok(gateway.sync(tenant, id, policy, attempt).await?) };
-    let done = state.to_end_with(work).await?;
+    let done = match attempt {
+        Attempt::Trial => state.work.reading(work).await?,
+        Attempt::Real => state.to_end_with(work).await?,
+    };
     Ok(Json(Synced::new(&done, asked.dry_run)))
 }
 
@@ -108,32 +110,4 @@ async fn acknowledge(
     };
     state.to_end(work).await?;
     Ok(StatusCode::NO_CONTENT)
-}
-
-/// The session, if it has not ended.
-async fn usable(
-    state: &ApiState,
-    tenant: base::TenantId,
-    session: &str,
-) -> Result<base::SessionId, ApiError> {
-    let id = session_id(session)?;
-    let info = state.store.session(tenant, id).await?;
-    if info.is_expired(state.clock.wall()) {
-        let what = format!("session {id}");
-        return Err(StoreError::Expired { what }.into());
-    }
-    Ok(id)
-}
-
-fn policy(said: Option<&str>) -> Result<Policy, ApiError> {
-    match said {
-        None | Some("fail") => Ok(Policy::Fail),
-        Some("keep-both") => Ok(Policy::KeepBoth),
-        Some("ours") => Ok(Policy::Ours),
-        Some("theirs") => Ok(Policy::Theirs),
-        Some(other) => {
-            let why = format!("policy {other:?} is none of fail, keep-both, ours, theirs");
-            Err(ApiError::invalid(why))
-        }
-    }
 }

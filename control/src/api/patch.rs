@@ -8,7 +8,7 @@ use metadata::stat::FileKind;
 use metadata::text::{is_text, unified};
 use nfs_gateway::Versions;
 
-use crate::reading::kind_of;
+use crate::reading::{in_git_quotes, kind_of};
 use crate::status::ApiError;
 
 /// Most bytes of text in one answer, about: a further change is not told then.
@@ -275,22 +275,8 @@ fn quoted(prefix: &[u8], path: &[u8]) -> Vec<u8> {
             .chars()
             .any(|c| c.is_control() || c == '"' || c == '\\')
     });
-    let mut out = Vec::with_capacity(prefix.len() + path.len() + 2);
-    if is_plain {
-        out.extend_from_slice(prefix);
-        out.extend_from_slice(path);
-        return out;
-    }
-    out.push(b'"');
-    for byte in prefix.iter().chain(path) {
-        match byte {
-            b'"' | b'\\' => out.extend([b'\\', *byte]),
-            b' '..=b'~' => out.push(*byte),
-            byte => out.extend_from_slice(format!("\\{byte:03o}").as_bytes()),
-        }
-    }
-    out.push(b'"');
-    out
+    let path = [prefix, path].concat();
+    if is_plain { path } else { in_git_quotes(&path) }
 }
 
 #[cfg(test)]

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use metadata::compare::{Resolved, Snapshot, parse_path};
+use metadata::compare::{Resolved, Snapshot};
 use metadata::record::inode::InodeRecord;
 use metadata::stat::FileKind;
 
 use super::ApiState;
-use crate::reading::{kind_of, show_bytes, unescape_bytes};
+use crate::reading::{kind_of, parse_path, show_bytes, unescape_bytes};
 use crate::status::ApiError;
 
 /// The parameters `path` and `name`, byte by byte.
@@ -26,20 +26,11 @@ impl FromRequestParts<Arc<ApiState>> for Bytes {
     async fn from_request_parts(parts: &mut Parts, _: &Arc<ApiState>) -> Result<Self, ApiError> {
         let query = parts.uri.query().unwrap_or_default();
         let path = parameter(query, "path")?;
-        let path = path.map(|path| parse(&path)).transpose()?;
+        let path = path.map(|path| parse_path(&path)).transpose();
+        let path = path.map_err(ApiError::invalid)?;
         let name = parameter(query, "name")?;
         Ok(Self { path, name })
     }
-}
-
-/// A path as somebody wrote it.
-fn parse(text: &[u8]) -> Result<Vec<u8>, ApiError> {
-    parse_path(text).map_err(|error| {
-        let shown = show_bytes(text.get(..200).unwrap_or(text));
-        ApiError::invalid(format!(
-            "path {shown:?}: {error}: give a path from the workspace's root directory"
-        ))
-    })
 }
 
 fn parameter(query: &str, name: &str) -> Result<Option<Vec<u8>>, ApiError> {

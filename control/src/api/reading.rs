@@ -30,6 +30,9 @@ use crate::types::Page;
 /// Most entries that one page of a search looks at.
 const LOOKED_AT_MAX: usize = 10_000;
 
+/// Most steps that a page compares names with a pattern.
+const STEPS_MAX: u64 = 4 << 20;
+
 /// About how large a page may be, in bytes.
 const PAGE_BYTES_MAX: usize = 4 << 20;
 
@@ -114,6 +117,50 @@ impl Reading {
         }
         Ok(entries)
     }
+
+    /// A page of what is below a directory at a path. What `fits` is told; it says, too, whether it has
+    /// been asked enough.
+    async fn search(
+        &self,
+        top: &[u8],
+        dir: InodeId,
+        limit: usize,
+        mut fits: impl FnMut(&[u8], FileKind) -> (bool, bool),
+    ) -> Result<Page<Entry>, ApiError> {
+        let snapshot = self.snapshot.clone();
+        let mut finder = match &self.after {
+            None => Finder::new(snapshot, dir, top),
+            Some(last) => {
+                let after = Finder::after(snapshot, dir, top, last).await?;
+                after.ok_or_else(not_a_position)?
+            }
+        };
+        let (mut found, mut size, mut next) = (Vec::new(), 0, None);
+        for looked_at in 1..=LOOKED_AT_MAX {
+            let Some(one) = finder.next().await? else {
+                break;
+            };
+            let (fits, is_tired) = fits(&one.path, one.kind);
+            let is_last = is_tired || looked_at == LOOKED_AT_MAX;
+            let position = || self.next(&one.path);
+            if !fits {
+                next = is_last.then(position);
+                if is_last {
+                    break;
+                }
+                continue;
+            }
+            size += ENTRY_BYTES + 4 * one.path.len();
+            let is_last = is_last || found.len() + 1 == limit || size >= PAGE_BYTES_MAX;
+            next = is_last.then(position);
+            found.push((one.path, one.inode));
+            if is_last {
+                break;
+            }
+        }
+        let items = self.entries(found).await?;
+        Ok(Page { items, next })
+    }
 }
 
 /// Reads a place to go on at: a commit, and a path or a name.
@@ -177,51 +224,26 @@ pub(super) async fn find(
     let kind = wanted.r#type.as_deref().map(kind).transpose()?;
     let glob = bytes.name.as_deref().map(Glob::new).transpose();
     let glob = glob.map_err(|error| ApiError::invalid(format!("name: {error}")))?;
-    let fits = |path: &[u8], is: FileKind| {
+    let mut steps = 0;
+    let mut fits = |path: &[u8], is: FileKind| {
         let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
-        kind.is_none_or(|kind| kind == is) && glob.as_ref().is_none_or(|glob| glob.fits(name))
+        let fits = kind.is_none_or(|kind| kind == is)
+            && (glob.as_ref()).is_none_or(|glob| glob.fits(name, &mut steps));
+        (fits, steps >= STEPS_MAX)
     };
     let reading = Reading::open(&state, tenant, &workspace, &wanted).await?;
     let top = bytes.path.unwrap_or_default();
     let record = reading.resolve(&top).await?;
     let stat = record.stat;
     if !stat.is_dir() {
-        let items = fits(&top, stat.kind).then(|| Entry::new(&top, &record));
+        let items = fits(&top, stat.kind).0.then(|| Entry::new(&top, &record));
         return Ok(Json(Page {
             items: items.into_iter().collect(),
             next: None,
         }));
     }
-    let snapshot = reading.snapshot.clone();
-    let mut finder = match &reading.after {
-        None => Finder::new(snapshot, stat.inode, &top),
-        Some(last) => {
-            let after = Finder::after(snapshot, stat.inode, &top, last).await?;
-            after.ok_or_else(not_a_position)?
-        }
-    };
-    let limit = page_limit(wanted.limit);
-    let (mut found, mut size, mut next) = (Vec::new(), 0, None);
-    for looked_at in 1..=LOOKED_AT_MAX {
-        let Some(one) = finder.next().await? else {
-            break;
-        };
-        let is_last = looked_at == LOOKED_AT_MAX;
-        let position = || reading.next(&one.path);
-        if !fits(&one.path, one.kind) {
-            next = is_last.then(position);
-            continue;
-        }
-        size += ENTRY_BYTES + 4 * one.path.len();
-        let is_last = is_last || found.len() + 1 == limit || size >= PAGE_BYTES_MAX;
-        next = is_last.then(position);
-        found.push((one.path, one.inode));
-        if is_last {
-            break;
-        }
-    }
-    let items = reading.entries(found).await?;
-    Ok(Json(Page { items, next }))
+    let page = reading.search(&top, stat.inode, page_limit(wanted.limit), fits);
+    Ok(Json(state.work.reading(page).await?))
 }
 
 fn kind(letter: &str) -> Result<FileKind, ApiError> {

@@ -20,7 +20,6 @@ use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use axum::response::{IntoResponse, Response};
 use base::{Clock, Tasks};
-use futures_util::StreamExt;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
@@ -39,7 +38,7 @@ use crate::status::ApiError;
 const CONNECTIONS_MAX: usize = 256;
 
 /// Most calls of `/v1` that are worked on at a time; further ones are told to try again.
-const CALLS_MAX: usize = 192;
+pub(super) const CALLS_MAX: usize = 192;
 
 /// A peer gets this long to send a whole request, from when it connects or was answered.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -183,27 +182,16 @@ impl Serving {
         } else {
             None
         };
-        let gives_a_stream = super::transfer::gives_a_stream(&head);
         let request = Request::from_parts(head, body);
         let Ok(response) = self.routes.call(request).await;
         if response.status().is_success() {
             guest.is_interrupted.store(false, Ordering::Relaxed);
         }
+        // What runs on without its caller, or sends its answer in parts, is bounded elsewhere.
         drop(call);
-        if gives_a_stream {
-            return response.map(|body| working_until_its_end(body, working));
-        }
         drop(working);
         response
     }
-}
-
-/// An answer that is worked on until all of it was taken.
-fn working_until_its_end(body: Body, working: Working) -> Body {
-    Body::from_stream(body.into_data_stream().map(move |part| {
-        let _until_here = &working;
-        part
-    }))
 }
 
 fn bad_body(error: &axum::Error) -> ApiError {

@@ -1,8 +1,8 @@
 //! Trees in and out, as tar archives: `POST /v1/workspaces/NAME/import`, `GET …/export`.
 //!
 //! The archive is read by a thread that may block, from what the connection gives, and what it finds is
-//! taken in by a task; between them are short queues, so that neither runs ahead. A peer that sends or
-//! takes nothing for [`PATIENCE`] is given up.
+//! taken in by a task; between them are short queues, so that neither runs ahead. A peer that sends
+//! next to nothing (`receiving.rs`) or takes nothing for [`PATIENCE`] is given up.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -29,6 +29,7 @@ use tokio::sync::{Semaphore, mpsc};
 
 use super::ApiState;
 use super::input::{Parameters, Place, Tenant};
+use super::receiving::feed;
 use crate::history::Checkpoint;
 use crate::status::ApiError;
 use crate::streaming::{ChannelReader, Piece};
@@ -41,7 +42,7 @@ const IMPORTS_MAX: usize = 4;
 /// Exports at a time.
 const EXPORTS_MAX: usize = 8;
 
-/// A peer may send or take nothing for so long.
+/// A peer may take nothing for so long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Parts of an archive that wait to be read.
@@ -55,12 +56,6 @@ const AHEAD_MAX: usize = 8;
 
 /// Bytes that an export sends at a time, about.
 const PIECE_BYTES: usize = 256 * 1024;
-
-/// How much of an archive that was refused is read on, so that its sender hears why.
-const DRAINED_BYTES_MAX: usize = 4 << 20;
-
-/// For how long.
-const DRAINED_TIME: Duration = Duration::from_secs(2);
 
 /// How many transfers run at a time.
 #[derive(Debug)]
@@ -80,17 +75,9 @@ impl Default for Limits {
 
 /// Whether the body of a request may be of any length.
 pub(super) fn takes_a_stream(head: &Parts) -> bool {
-    head.method == Method::POST && is_of_workspace(head, "/import")
-}
-
-/// Whether the answer to a request may be of any length.
-pub(super) fn gives_a_stream(head: &Parts) -> bool {
-    head.method == Method::GET && is_of_workspace(head, "/export")
-}
-
-fn is_of_workspace(head: &Parts, end: &str) -> bool {
     let path = head.uri.path();
-    path.starts_with("/v1/workspaces/") && path.ends_with(end)
+    let is_import = path.starts_with("/v1/workspaces/") && path.ends_with("/import");
+    head.method == Method::POST && is_import
 }
 
 /// Where an archive is to go.
@@ -103,6 +90,9 @@ pub(super) struct ImportTo {
     parents: Option<String>,
     /// A [`Checkpoint`] in JSON.
     about: Option<String>,
+    /// The archive begins with that instead, put there by whoever sends it.
+    #[serde(default)]
+    about_inside: bool,
 }
 
 /// What is to be exported.
@@ -141,19 +131,14 @@ pub(super) async fn import(
         let branch = plan.branch.clone();
         let imported =
             import_now(&gateway, tenant, plan, about, (&mut stream, &clock, &tasks)).await;
-        match imported {
-            Ok((done, counts)) => Ok(Imported {
-                commit: done.commit.into(),
-                branch: branch.map(|branch| branch.as_str().to_owned()),
-                is_new: done.is_new,
-                operation: done.operation.map(|operation| operation.to_string()),
-                counts,
-            }),
-            Err(error) => {
-                drain(&mut stream, clock.as_ref()).await;
-                Err(error)
-            }
-        }
+        let (done, counts) = imported?;
+        Ok(Imported {
+            commit: done.commit.into(),
+            branch: branch.map(|branch| branch.as_str().to_owned()),
+            is_new: done.is_new,
+            operation: done.operation.map(|operation| operation.to_string()),
+            counts,
+        })
     };
     let imported = state.to_end_with(work).await?;
     Ok((StatusCode::CREATED, Json(imported)))
@@ -165,7 +150,15 @@ fn busy(what: &str, max: usize) -> ApiError {
     ))
 }
 
-fn planned(workspace: String, to: &ImportTo) -> Result<(ImportPlan, Checkpoint), ApiError> {
+/// What the commit is to say: what the sender says beside the archive, or, if that is what it says,
+/// in front of it. An archive that somebody else made says nothing of who imports it.
+#[derive(Debug)]
+enum Said {
+    Beside(Checkpoint),
+    Inside,
+}
+
+fn planned(workspace: String, to: &ImportTo) -> Result<(ImportPlan, Said), ApiError> {
     let parents = match to.parents.as_deref() {
         None => None,
         Some("") => Some(Vec::new()),
@@ -183,9 +176,14 @@ fn planned(workspace: String, to: &ImportTo) -> Result<(ImportPlan, Checkpoint),
         (None, Some(_)) => None,
         (None, None) => Some(RefName::main()),
     };
-    let about = match to.about.as_deref() {
-        None => Checkpoint::default(),
-        Some(text) => about_of(text)?,
+    let about = match (to.about.as_deref(), to.about_inside) {
+        (None, true) => Said::Inside,
+        (None, false) => Said::Beside(Checkpoint::default()),
+        (Some(text), false) => Said::Beside(about_of(text)?),
+        (Some(_), true) => {
+            let why = "about is said either with the call or inside of the archive: leave one out";
+            return Err(ApiError::invalid(why));
+        }
     };
     let plan = ImportPlan {
         workspace,
@@ -207,7 +205,7 @@ async fn import_now(
     gateway: &Arc<Gateway>,
     tenant: base::TenantId,
     plan: ImportPlan,
-    about: Checkpoint,
+    about: Said,
     (stream, clock, tasks): Feed<'_>,
 ) -> Result<(nfs_gateway::Imported, Counts), ApiError> {
     let mut importing = gateway.begin_import(tenant, plan).await?;
@@ -226,11 +224,12 @@ async fn import_now(
     let read = reading.await;
     let outcome = match (taken, read) {
         (Err(error), _) => Err(error.into()),
-        (Ok(()), Ok(Ok(said))) => {
-            counts.ignored = said.ignored;
-            match said.about.as_deref() {
-                Some(text) => about_of(text),
-                None => Ok(about),
+        (Ok(()), Ok(Ok(read))) => {
+            counts.ignored = read.ignored;
+            match (about, read.about.as_deref()) {
+                (Said::Beside(about), _) => Ok(about),
+                (Said::Inside, Some(text)) => about_of(text),
+                (Said::Inside, None) => Ok(Checkpoint::default()),
             }
         }
         (Ok(()), Ok(Err(error))) => Err(refused(&error)),
@@ -247,83 +246,44 @@ async fn import_now(
 
 fn refused(error: &TarError) -> ApiError {
     match error {
-        TarError::Truncated(_) | TarError::Malformed { .. } => ApiError::invalid(error.to_string()),
+        TarError::Truncated(_) => ApiError::invalid(format!(
+            "{error}: nothing was kept of it; make it anew or send it again"
+        )),
+        TarError::Malformed { .. } => ApiError::invalid(error.to_string()),
         TarError::Io(_) => ApiError::not_ready(format!("{error}; nothing of it was kept")),
-    }
-}
-
-/// Gives a thread what the connection gives, until there is no more or nobody wants it.
-async fn feed(
-    stream: &mut BodyDataStream,
-    to: mpsc::Sender<Piece>,
-    clock: &dyn Clock,
-    tasks: &Tasks,
-) {
-    let failed = |why: &str| Piece::Failed(std::io::Error::other(why.to_owned()));
-    loop {
-        let piece = tokio::select! {
-            () = to.closed() => return,
-            () = tasks.shutdown_begun() => failed("the server is being stopped"),
-            () = clock.sleep(PATIENCE) => failed("nothing came for a minute"),
-            part = stream.next() => match part {
-                Some(Ok(bytes)) => Piece::Bytes(bytes),
-                Some(Err(error)) => failed(&format!("the sender broke off ({error})")),
-                None => Piece::End,
-            },
-        };
-        let is_last = !matches!(piece, Piece::Bytes(_));
-        if to.send(piece).await.is_err() || is_last {
-            return;
-        }
-    }
-}
-
-/// Reads on for a moment: a sender that is still sending would not hear the answer.
-async fn drain(stream: &mut BodyDataStream, clock: &dyn Clock) {
-    let mut bytes = 0;
-    let until = clock.sleep(DRAINED_TIME);
-    let mut until = std::pin::pin!(until);
-    while bytes < DRAINED_BYTES_MAX {
-        tokio::select! {
-            () = until.as_mut() => return,
-            part = stream.next() => match part {
-                Some(Ok(part)) => bytes += part.len(),
-                Some(Err(_)) | None => return,
-            },
-        }
     }
 }
 
 /// What an archive says beside its members: how many records say what is not kept, and what the
 /// commit is to say.
 #[derive(Debug, Default)]
-struct Said {
+struct ReadOf {
     ignored: u64,
     about: Option<String>,
 }
 
 /// Reads an archive.
-fn read(from: impl Read, to: &mpsc::Sender<Event>) -> Result<Said, TarError> {
+fn read(from: impl Read, to: &mpsc::Sender<Event>) -> Result<ReadOf, TarError> {
     let mut reader = tar::Reader::new(from);
     // Nobody takes what is found once something failed there.
     let tell = |event| to.blocking_send(event).is_ok();
     while let Some(member) = reader.next()? {
         let is_file = matches!(member.kind, Kind::File { .. });
         if !tell(Event::Member(Box::new(member))) {
-            return Ok(Said::default());
+            return Ok(ReadOf::default());
         }
         if is_file {
             while let Some((offset, data)) = reader.data()? {
                 if !tell(Event::Data(offset, data)) {
-                    return Ok(Said::default());
+                    return Ok(ReadOf::default());
                 }
             }
             if !tell(Event::End) {
-                return Ok(Said::default());
+                return Ok(ReadOf::default());
             }
         }
     }
-    Ok(Said {
+    Ok(ReadOf {
         ignored: reader.ignored(),
         about: reader.about().map(str::to_owned),
     })
@@ -420,7 +380,7 @@ pub(super) async fn export(
     let exporting = gateway.begin_export(tenant, &workspace, version, since);
     let exporting = exporting.await?;
     let commit = exporting.commit().id.to_string();
-    let (to, from) = mpsc::channel::<Result<Bytes, std::io::Error>>(PIECES_MAX);
+    let (to, from) = mpsc::channel(PIECES_MAX);
     let sending = Sending {
         to,
         clock: Arc::clone(&state.clock),
@@ -431,10 +391,7 @@ pub(super) async fn export(
         let _permit = permit;
         sending.all(exporting).await;
     });
-    let stream = unfold(from, |mut from| async {
-        from.recv().await.map(|part| (part, from))
-    });
-    let mut response = Body::from_stream(stream).into_response();
+    let mut response = Body::from_stream(unfold(Some(from), part)).into_response();
     let headers = response.headers_mut();
     headers.insert(
         header::CONTENT_TYPE,
@@ -446,9 +403,23 @@ pub(super) async fn export(
     Ok(response)
 }
 
+/// The next part of an export's answer. If the sender goes without a word, for whatever reason, the
+/// answer must not look whole.
+async fn part(
+    from: Option<mpsc::Receiver<Piece>>,
+) -> Option<(std::io::Result<Bytes>, Option<mpsc::Receiver<Piece>>)> {
+    let mut from = from?;
+    match from.recv().await {
+        Some(Piece::Bytes(bytes)) => Some((Ok(bytes), Some(from))),
+        Some(Piece::End) => None,
+        Some(Piece::Failed(error)) => Some((Err(error), None)),
+        None => Some((Err(std::io::Error::other("the export broke off")), None)),
+    }
+}
+
 /// The way out of an export.
 struct Sending {
-    to: mpsc::Sender<Result<Bytes, std::io::Error>>,
+    to: mpsc::Sender<Piece>,
     clock: Arc<dyn Clock>,
     tasks: Tasks,
     bytes: Vec<u8>,
@@ -458,6 +429,8 @@ struct Sending {
 enum Broken {
     /// Its peer has gone, or takes nothing.
     Peer,
+    /// The server is being stopped.
+    Stopped,
     /// It cannot be read.
     Here(TransferError),
 }
@@ -473,11 +446,14 @@ impl Sending {
         let commit = exporting.commit().id;
         match self.try_all(exporting).await {
             Ok(()) => {}
+            // The answer has begun: all that is left is not to end it well.
             Err(Broken::Peer) => tracing::debug!(%commit, "export was broken off by its peer"),
+            Err(Broken::Stopped) => {
+                tracing::info!(%commit, "export breaks off as the server stops");
+            }
             Err(Broken::Here(error)) => {
                 tracing::warn!(%commit, %error, "export breaks off");
-                // The answer has begun: all that is left is not to end it well.
-                drop(self.to.send(Err(std::io::Error::other(error))).await);
+                drop(self.give(Piece::Failed(std::io::Error::other(error))).await);
             }
         }
     }
@@ -487,7 +463,8 @@ impl Sending {
             self.one(&exporting, found).await?;
         }
         self.push(&tar::END).await?;
-        self.send().await
+        self.send().await?;
+        self.give(Piece::End).await
     }
 
     async fn one(&mut self, exporting: &Exporting, found: Found) -> Result<(), Broken> {
@@ -562,10 +539,14 @@ impl Sending {
 
     async fn send(&mut self) -> Result<(), Broken> {
         let bytes = std::mem::replace(&mut self.bytes, Vec::with_capacity(PIECE_BYTES));
+        self.give(Piece::Bytes(bytes.into())).await
+    }
+
+    async fn give(&self, piece: Piece) -> Result<(), Broken> {
         tokio::select! {
-            sent = self.to.send(Ok(bytes.into())) => sent.map_err(|_| Broken::Peer),
+            sent = self.to.send(piece) => sent.map_err(|_| Broken::Peer),
             () = self.clock.sleep(PATIENCE) => Err(Broken::Peer),
-            () = self.tasks.shutdown_begun() => Err(Broken::Peer),
+            () = self.tasks.shutdown_begun() => Err(Broken::Stopped),
         }
     }
 }

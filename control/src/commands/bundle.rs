@@ -6,7 +6,8 @@ use std::io::{BufReader, BufWriter};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use super::history::pages;
+use super::holding::Holding;
+use super::pages::pages;
 use super::transfer::{beside, copy, put, put_in_place};
 use super::{client, escape};
 use crate::bundle::{About, Commit as Bundled, Reader, Ref as BundledRef, Section, Writer};
@@ -334,8 +335,13 @@ pub(super) fn unbundle(args: UnbundleArgs, json: bool) -> Result<(), Failure> {
         client.post_for_nothing("/v1/workspaces", &new)?;
     }
     let moving = moving(&contents, &there, &known);
-    let taken = take(&client, &args, &moving, &mut known)?;
-    let refs = refs(&client, workspace, &contents.refs, &known)?;
+    let mut holding = Holding::new(workspace, "`holdfast unbundle`");
+    let done = take(&client, &args, &moving, (&mut known, &mut holding)).and_then(|taken| {
+        let refs = refs(&client, workspace, &contents.refs, &known)?;
+        Ok((taken, refs))
+    });
+    holding.end(&client);
+    let (taken, refs) = done?;
     let skipped = contents.commits.len() - taken;
     if json {
         return output::json(&serde_json::json!({
@@ -384,7 +390,7 @@ fn take(
     client: &Client,
     args: &UnbundleArgs,
     moving: &HashMap<String, String>,
-    known: &mut HashMap<String, String>,
+    (known, holding): (&mut HashMap<String, String>, &mut Holding),
 ) -> Result<usize, Failure> {
     let mut reader = open(&args.file)?;
     let mut taken = 0;
@@ -398,7 +404,7 @@ fn take(
             .filter_map(|parent| known.get(parent).map(String::as_str))
             .collect();
         let mut call = format!(
-            "/v1/workspaces/{}/import?parents={}",
+            "/v1/workspaces/{}/import?about_inside=true&parents={}",
             escape(&args.workspace),
             parents.join(",")
         );
@@ -421,6 +427,7 @@ fn take(
         reader = back
             .try_recv()
             .map_err(|error| Failure::error(format_args!("read on: {error}")))?;
+        holding.add(client, &imported.commit)?;
         known.insert(commit.id.clone(), imported.commit.id);
         taken += 1;
     }

@@ -80,6 +80,14 @@ pub(super) fn run(args: &cli::Check, json: bool) -> Result<u8, Failure> {
 
 /// What the files of a data directory say beside what is in them. Gives what is no damage.
 fn look_for_loss(dir: &DataDir, args: &cli::Check, report: &mut Report) -> Vec<String> {
+    for (name, read) in [
+        ("api-token", dir.api_token().err()),
+        ("session.json", dir.session().err()),
+    ] {
+        if let Some(failure) = read {
+            report.add(name, failure.message, Remedy::File);
+        }
+    }
     let is_finished = dir.is_finished();
     let is_empty = report.counts.keys == 0;
     if !args.metadata_only && is_finished && !dir.chunks().exists() {

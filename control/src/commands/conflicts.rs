@@ -1,6 +1,6 @@
 //! `holdfast conflicts`, and what `session publish --dry-run` prints.
 
-use super::history::pages;
+use super::pages::pages;
 use super::session::path_of;
 use super::{client, escape};
 use crate::cli_conflicts::{BetweenArgs, ConflictsCommand, ListArgs, ResolveArgs};
@@ -8,6 +8,7 @@ use crate::conflicts::{Clashes, Conflict, Planned, Resolve, Resolved, Version};
 use crate::failure::Failure;
 use crate::history::{self, short};
 use crate::output;
+use crate::reading::show_path;
 
 pub(super) fn run(command: ConflictsCommand, json: bool) -> Result<(), Failure> {
     match command {
@@ -46,7 +47,10 @@ fn described(conflict: &Conflict) -> String {
         ""
     };
     let mut lines = vec![
-        format!("{}{gone}", output::in_line(&conflict.path)),
+        format!(
+            "{}{gone}",
+            show_path(&conflict.path, conflict.path_bytes.as_ref())
+        ),
         format!("    {}  {}", conflict.kind, conflict.id),
     ];
     for (name, version) in [
@@ -111,8 +115,24 @@ fn resolve(args: ResolveArgs, json: bool) -> Result<(), Failure> {
 fn between(args: &BetweenArgs, json: bool) -> Result<(), Failure> {
     // Said early, and in its own words.
     path_of(&args.two, "")?;
-    let rest = format!("/clashes?with={}&limit={}", escape(&args.two), args.limit);
-    let found: Clashes = client(&args.server)?.get(&path_of(&args.one, &rest)?)?;
+    let client = client(&args.server)?;
+    let ask = |after: &str, limit: usize| {
+        let rest = format!("/clashes?with={}&limit={limit}{after}", escape(&args.two));
+        client.get::<Clashes>(&path_of(&args.one, &rest)?)
+    };
+    let mut found = ask("", args.limit)?;
+    // An answer has room for so much, whatever was asked for.
+    while let Some(next) = &found.next
+        && found.items.len() < args.limit
+    {
+        let left = args.limit - found.items.len();
+        let mut further = ask(&format!("&after={}", escape(next)), left)?;
+        if further.items.is_empty() {
+            break;
+        }
+        found.items.append(&mut further.items);
+        (found.next, found.more) = (further.next, further.more);
+    }
     if json {
         return output::json(&found);
     }
@@ -120,7 +140,7 @@ fn between(args: &BetweenArgs, json: bool) -> Result<(), Failure> {
         return output::text("no clashes");
     }
     let line = |clash: &crate::conflicts::Clash| {
-        let path = output::in_line(&clash.path);
+        let path = show_path(&clash.path, clash.path_bytes.as_ref());
         format!("{:<18} {path}", clash.kind)
     };
     let mut lines: Vec<String> = found.items.iter().map(line).collect();
@@ -148,16 +168,25 @@ pub(super) fn planned(plan: &Planned) -> Result<(), Failure> {
         )
     }];
     let line = |what: &str, conflict: &history::Conflict| {
-        let path = output::in_line(&conflict.path);
+        let path = show_path(&conflict.path, conflict.path_bytes.as_ref());
         format!("{what} ({}): {path}", conflict.kind)
     };
     lines.extend(plan.conflicts.iter().map(|it| line("clash", it)));
+    lines.extend(further(plan.conflicts.len(), plan.conflicts_total));
     lines.extend(plan.unresolved.iter().map(|it| line("unresolved", it)));
+    lines.extend(further(plan.unresolved.len(), plan.unresolved_total));
     output::text(&lines.join("\n"))
 }
 
+/// Says how many there are beside those that were told.
+pub(super) fn further(told: usize, total: u64) -> Option<String> {
+    let told = u64::try_from(told).unwrap_or(u64::MAX);
+    let further = total.checked_sub(told).filter(|further| *further > 0)?;
+    Some(format!("and {further} more"))
+}
+
 fn in_the_way(plan: &Planned) -> String {
-    match (plan.conflicts.len(), plan.unresolved_total) {
+    match (plan.conflicts_total, plan.unresolved_total) {
         (clashes, 0) => format!("{clashes} clashes are"),
         (0, unresolved) => format!("{unresolved} unresolved conflicts are"),
         (clashes, unresolved) => {

@@ -2,13 +2,13 @@
 
 use std::os::unix::ffi::OsStrExt;
 
+use super::pages::pages;
 use super::session::path_of;
 use super::{client, conflicts, escape, served};
 use crate::cli_history::{
     AboutArgs, CheckpointArgs, DiffArgs, LogArgs, NamedRef, OpCommand, PublishArgs, RefCommand,
     ShowArgs,
 };
-use crate::client::Client;
 use crate::conflicts::Planned;
 use crate::failure::{Failure, FailureKind};
 use crate::history::{
@@ -17,10 +17,7 @@ use crate::history::{
 };
 use crate::output;
 use crate::reading::{ChangedPath, PathCommit, escape_bytes, show_path};
-use crate::types::{Page, Session};
-
-/// Members asked for at a time.
-const PAGE: usize = 500;
+use crate::types::Session;
 
 impl From<AboutArgs> for Checkpoint {
     fn from(args: AboutArgs) -> Self {
@@ -80,16 +77,20 @@ pub(super) fn publish(args: PublishArgs, json: bool) -> Result<(), Failure> {
     }];
     for conflict in &done.conflicts {
         let aside = conflict.aside.as_ref();
-        let aside =
-            aside.map(|path| format!(", the other version is at {}", output::in_line(path)));
+        let aside = aside.map(|path| show_path(path, conflict.aside_bytes.as_ref()));
+        let aside = aside.map(|path| format!(", the other version is at {path}"));
         lines.push(format!(
             "conflict ({}, {}): {}{}",
             conflict.kind,
             conflict.resolution,
-            output::in_line(&conflict.path),
+            show_path(&conflict.path, conflict.path_bytes.as_ref()),
             aside.unwrap_or_default()
         ));
     }
+    lines.extend(conflicts::further(
+        done.conflicts.len(),
+        done.conflicts_total,
+    ));
     output::text(&lines.join("\n"))
 }
 
@@ -327,8 +328,8 @@ pub(super) fn refs(command: RefCommand, json: bool) -> Result<(), Failure> {
     match command {
         RefCommand::Ls(workspace) => {
             let client = client(&workspace.server)?;
-            let path = format!("/v1/workspaces/{}/refs?x=", escape(&workspace.name));
-            let refs: Vec<Ref> = pages(&client, path.trim_end_matches("?x="), usize::MAX)?;
+            let path = format!("/v1/workspaces/{}/refs", escape(&workspace.name));
+            let refs: Vec<Ref> = pages(&client, &path, usize::MAX)?;
             if json {
                 return output::json(&refs);
             }
@@ -431,28 +432,4 @@ pub(super) fn operations(command: OpCommand, json: bool) -> Result<(), Failure> 
             told(json, "undone", &operation)
         }
     }
-}
-
-/// Up to `limit` members of a list.
-pub(super) fn pages<T: serde::de::DeserializeOwned>(
-    client: &Client,
-    query: &str,
-    limit: usize,
-) -> Result<Vec<T>, Failure> {
-    let mut all = Vec::new();
-    let mut after = String::new();
-    let join = if query.contains('?') { '&' } else { '?' };
-    for _ in 0..super::workspace::PAGES_MAX {
-        let wanted = (limit - all.len()).min(PAGE);
-        if wanted == 0 {
-            break;
-        }
-        let page: Page<T> = client.get(&format!("{query}{join}limit={wanted}{after}"))?;
-        all.extend(page.items);
-        match page.next {
-            Some(next) => after = format!("&after={}", escape(&next)),
-            None => break,
-        }
-    }
-    Ok(all)
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::workspace::PAGES_MAX;
+use super::pages::pages;
 use super::{client, escape};
 use crate::cli_keeping::{DeleteArgs, PinCommand, PinPlace, RetentionArgs};
 use crate::client::Client;
@@ -123,16 +123,7 @@ fn path_of(place: &PinPlace) -> String {
 }
 
 fn list_pins(client: &Client, path: &str, json: bool) -> Result<(), Failure> {
-    let mut all: Vec<Pin> = Vec::new();
-    let mut query = format!("{path}?limit=500");
-    for _ in 0..PAGES_MAX {
-        let page: Page<Pin> = client.get(&query)?;
-        all.extend(page.items);
-        match page.next {
-            Some(next) => query = format!("{path}?limit=500&after={next}"),
-            None => break,
-        }
-    }
+    let all: Vec<Pin> = pages(client, path, usize::MAX)?;
     if json {
         return output::json(&all);
     }

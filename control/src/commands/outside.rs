@@ -4,20 +4,21 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
 use super::session::path_of;
-use super::{client, served};
+use super::{client, conflicts, served};
 use crate::cli_outside::{ChangedArgs, RestoreArgs, SyncArgs};
 use crate::failure::Failure;
 use crate::history::short;
 use crate::output;
 use crate::outside::{Acknowledge, Changed, Restore, Restored, Sync, Synced, path_texts};
+use crate::reading::show_path;
 
 pub(super) fn restore(args: RestoreArgs, json: bool) -> Result<(), Failure> {
     let path = path_of(&args.session, "/restore")?;
-    let (paths, paths_hex) = path_texts(args.paths.into_iter().map(OsString::into_vec));
+    let (paths, paths_bytes) = path_texts(args.paths.into_iter().map(OsString::into_vec));
     let restore = Restore {
         version: args.version,
         paths,
-        paths_hex,
+        paths_bytes,
     };
     let done: Restored = client(&args.server)?.post(&path, &restore)?;
     if json {
@@ -61,9 +62,13 @@ pub(super) fn sync(args: SyncArgs, json: bool) -> Result<(), Failure> {
             "conflict ({}, {}): {}",
             conflict.kind,
             conflict.resolution,
-            output::in_line(&conflict.path)
+            show_path(&conflict.path, conflict.path_bytes.as_ref())
         ));
     }
+    lines.extend(conflicts::further(
+        done.conflicts.len(),
+        done.conflicts_total,
+    ));
     if let Some(operation) = &done.operation {
         lines.push(format!("`holdfast op undo {operation}` undoes it"));
         lines.push(refresh_line(done.changed));
@@ -93,7 +98,8 @@ pub(super) fn changed(args: ChangedArgs, json: bool) -> Result<(), Failure> {
         .iter()
         .map(|path| output::in_line(path))
         .collect();
-    lines.extend(changed.paths_hex.iter().map(|hex| format!("hex:{hex}")));
+    let others = changed.paths_bytes.iter();
+    lines.extend(others.map(|bytes| show_path(bytes, Some(bytes))));
     if changed.everything {
         lines.push("everything may have changed".to_owned());
     }

@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
+use super::pages::each_page;
 use super::{client, escape};
 use crate::cli_reading::{BlameArgs, CatArgs, FindArgs, Kind, LsArgs, Where};
 use crate::client::{Client, Part};
@@ -11,10 +12,6 @@ use crate::output;
 use crate::reading::{
     Blame, BlamedLines, Entry, Source, Writer, escape_bytes, show_bytes, show_path,
 };
-use crate::types::Page;
-
-/// Members asked for at a time.
-const PAGE: usize = 500;
 
 /// Bytes of a file asked for at a time.
 const PART_BYTES: u64 = 64 << 20;
@@ -35,34 +32,11 @@ fn about(place: &Where, what: &str, version: &str, path: &OsStr) -> String {
     )
 }
 
-/// Gives pages to `take` until it has enough.
-fn each_page(
-    client: &Client,
-    query: &str,
-    limit: usize,
-    mut take: impl FnMut(Vec<Entry>) -> Result<bool, Failure>,
-) -> Result<bool, Failure> {
-    let (mut after, mut left) = (String::new(), limit);
-    while left > 0 {
-        let wanted = left.min(PAGE);
-        let page: Page<Entry> = client.get(&format!("{query}&limit={wanted}{after}"))?;
-        left = left.saturating_sub(page.items.len());
-        if !take(page.items)? {
-            return Ok(false);
-        }
-        match page.next {
-            Some(next) => after = format!("&after={}", escape(&next)),
-            None => return Ok(false),
-        }
-    }
-    Ok(true)
-}
-
 pub(super) fn ls(args: &LsArgs, json: bool) -> Result<(), Failure> {
     let client = client(&args.place.server)?;
     let query = about(&args.place, "entries", &args.version, &args.path);
     let mut entries = Vec::new();
-    let more = each_page(&client, &query, args.limit, |page| {
+    let more = each_page(&client, &query, args.limit, |page: Vec<Entry>| {
         entries.extend(page);
         Ok(true)
     })?;
@@ -151,7 +125,7 @@ pub(super) fn find(args: &FindArgs, json: bool) -> Result<(), Failure> {
     }
     let limit = args.limit.unwrap_or(usize::MAX);
     let mut is_first = true;
-    let more = each_page(&client, &query, limit, |page| {
+    let more = each_page(&client, &query, limit, |page: Vec<Entry>| {
         let mut out = Vec::new();
         for entry in &page {
             if json {

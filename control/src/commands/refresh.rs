@@ -23,7 +23,8 @@ use crate::cli_outside::RefreshArgs;
 use crate::client::Client;
 use crate::failure::{Failure, FailureKind};
 use crate::output;
-use crate::outside::{Acknowledge, plain_path};
+use crate::outside::Acknowledge;
+use crate::reading::parse_path;
 
 /// Where a mount tells what changed.
 const FILE: &str = ".holdfast/changed";
@@ -79,7 +80,7 @@ pub(super) fn run(args: &RefreshArgs, json: bool) -> Result<(), Failure> {
         }
     }
     let below = args.directory.as_deref().unwrap_or(Path::new(""));
-    let below = plain_path(below.as_os_str().as_bytes())
+    let below = parse_path(below.as_os_str().as_bytes())
         .map_err(|why| Failure::new(FailureKind::Usage, why))?;
     let source = source(args)?;
     let list = source.list()?;
@@ -167,7 +168,7 @@ fn parse(raw: &[u8]) -> Option<List> {
             list.paths.push(Vec::new());
         } else {
             // What is written below the mount's directory stays below it.
-            let plain = plain_path(item).ok()?;
+            let plain = parse_path(item).ok()?;
             if plain != item {
                 return None;
             }

@@ -1,13 +1,13 @@
 //! `holdfast session`.
 
-use super::workspace::PAGES_MAX;
+use super::pages::pages;
 use super::{client, escape, history, outside, served};
 use crate::cli::{ForkArgs, Grant, OpenArgs, SessionCommand, TicketArgs};
 use crate::client::Client;
 use crate::failure::{Failure, FailureKind};
 use crate::output;
 use crate::types::{
-    CreateTicket, ForkSession, Mount, OpenSession, OpenedSession, Page, Session, no_session,
+    CreateTicket, ForkSession, Mount, OpenSession, OpenedSession, Session, no_session,
     parse_session,
 };
 
@@ -111,21 +111,12 @@ fn ticket(args: &TicketArgs, json: bool) -> Result<(), Failure> {
 }
 
 fn list(client: &Client, workspace: Option<&str>, json: bool) -> Result<(), Failure> {
-    let mut all: Vec<Session> = Vec::new();
-    let mut first = "/v1/sessions?limit=500".to_owned();
+    let mut query = "/v1/sessions".to_owned();
     if let Some(name) = workspace {
-        first.push_str("&workspace=");
-        first.push_str(&escape(name));
+        query.push_str("?workspace=");
+        query.push_str(&escape(name));
     }
-    let mut path = first.clone();
-    for _ in 0..PAGES_MAX {
-        let page: Page<Session> = client.get(&path)?;
-        all.extend(page.items);
-        match page.next {
-            Some(next) => path = format!("{first}&after={next}"),
-            None => break,
-        }
-    }
+    let all: Vec<Session> = pages(client, &query, usize::MAX)?;
     if json {
         return output::json(&all);
     }

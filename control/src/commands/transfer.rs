@@ -12,7 +12,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use super::{client, escape};
 use crate::cli_transfer::{ExportArgs, ImportArgs};
 use crate::failure::{Failure, FailureKind};
-use crate::files::{Options, Packed, Progress, Unpacked, pack, shown_bytes, unpack};
+use crate::files::{Options, Packed, Progress, Unpacked, pack, shown_bytes, unpack, unreadable};
 use crate::history::{Checkpoint, short};
 use crate::output;
 use crate::tar::{self, Kind, Reader};
@@ -36,7 +36,7 @@ pub(super) fn import(args: ImportArgs, json: bool) -> Result<(), Failure> {
     let about = Checkpoint::from(args.about);
     let about = serde_json::to_string(&about).unwrap_or_default();
     let call = format!(
-        "/v1/workspaces/{}/import?branch={}",
+        "/v1/workspaces/{}/import?branch={}&about_inside=true",
         escape(&args.workspace),
         escape(&args.branch)
     );
@@ -272,23 +272,39 @@ impl Target {
                 })?;
                 let unpacked = unpack(from, &partial, options, &mut progress)
                     .and_then(|unpacked| put_in_place(&partial, &dest, false).map(|()| unpacked));
-                if unpacked.is_err() {
+                unpacked.map_err(|failure| {
                     // Nobody but us knows of it.
-                    drop(std::fs::remove_dir_all(&partial));
-                }
-                unpacked
+                    let removed = std::fs::remove_dir_all(&partial);
+                    nothing_made(failure, &dest, (&partial, removed))
+                })
             }
             Self::Archive(dest, form) => {
                 let partial = beside(&dest)?;
                 let copied = archive(from, &partial, form, &mut progress)
                     .and_then(|copied| put_in_place(&partial, &dest, force).map(|()| copied));
-                if copied.is_err() {
-                    drop(std::fs::remove_file(&partial));
-                }
-                copied
+                copied.map_err(|failure| {
+                    let removed = match std::fs::remove_file(&partial) {
+                        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+                        removed => removed,
+                    };
+                    nothing_made(failure, &dest, (&partial, removed))
+                })
             }
         }
     }
+}
+
+/// A failure, and what is there after it.
+fn nothing_made(
+    failure: Failure,
+    dest: &Path,
+    (partial, removed): (&Path, std::io::Result<()>),
+) -> Failure {
+    let left = match removed {
+        Ok(()) => format!("{} stays as it was", dest.display()),
+        Err(error) => format!("{} is left over, remove it ({error})", partial.display()),
+    };
+    Failure::new(failure.kind, format_args!("{failure}; {left}"))
 }
 
 /// A name in the same directory, for what is not complete.
@@ -374,8 +390,7 @@ pub(super) fn copy(
             Ok(None) => break,
             Err(error) => {
                 let failure = reader.into_inner().failure;
-                return Err(failure
-                    .unwrap_or_else(|| Failure::new(FailureKind::Retry, format_args!("{error}"))));
+                return Err(failure.unwrap_or_else(|| unreadable(&error)));
             }
         };
         match member.kind {

@@ -1,14 +1,12 @@
 //! `holdfast workspace`.
 
+use super::pages::pages;
 use super::{client, keeping};
 use crate::cli::WorkspaceCommand;
 use crate::client::Client;
 use crate::failure::Failure;
 use crate::output;
-use crate::types::{CreateWorkspace, Page, Workspace};
-
-/// Most pages that are read of a list: more sessions than a terminal is for.
-pub(super) const PAGES_MAX: usize = 1000;
+use crate::types::{CreateWorkspace, Workspace};
 
 pub(super) fn run(command: WorkspaceCommand, json: bool) -> Result<(), Failure> {
     match command {
@@ -44,17 +42,7 @@ pub(super) fn run(command: WorkspaceCommand, json: bool) -> Result<(), Failure> 
 }
 
 fn list(client: &Client, json: bool) -> Result<(), Failure> {
-    let mut all: Vec<Workspace> = Vec::new();
-    let mut path = "/v1/workspaces?limit=500".to_owned();
-    for _ in 0..PAGES_MAX {
-        let page: Page<Workspace> = client.get(&path)?;
-        all.extend(page.items);
-        match page.next {
-            // Names of workspaces need no escapes.
-            Some(next) => path = format!("/v1/workspaces?limit=500&after={next}"),
-            None => break,
-        }
-    }
+    let all: Vec<Workspace> = pages(client, "/v1/workspaces", usize::MAX)?;
     if json {
         return output::json(&all);
     }

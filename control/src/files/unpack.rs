@@ -57,9 +57,13 @@ pub(crate) fn unpack(
     unpacked
 }
 
-/// What an archive that cannot be read comes to.
+/// What an archive that comes from a server and cannot be read comes to.
 pub(crate) fn unreadable(error: &TarError) -> Failure {
-    Failure::new(FailureKind::Retry, format_args!("{error}"))
+    let message = match error {
+        TarError::Truncated(_) => format!("{error}: export again"),
+        TarError::Malformed { .. } | TarError::Io(_) => error.to_string(),
+    };
+    Failure::new(FailureKind::Retry, message)
 }
 
 struct Unpacker<'a> {
@@ -123,9 +127,7 @@ const DIRECTORY: OFlags = OFlags::RDONLY
 fn names(path: &[u8]) -> Result<Vec<&[u8]>, Failure> {
     let refuse = |why: &str| {
         let path = String::from_utf8_lossy(path);
-        Failure::error(format!(
-            "the archive holds {path:?}, {why}; nothing of it was made"
-        ))
+        Failure::error(format!("the archive holds {path:?}, {why}"))
     };
     if path.first() == Some(&b'/') {
         return Err(refuse("which begins with '/'"));
@@ -204,7 +206,7 @@ impl<'a> Unpacker<'a> {
 
     fn root(&mut self, member: &Member) -> Result<(), Failure> {
         if member.kind != Kind::Directory {
-            let message = "the archive's root is no directory; nothing of it was made";
+            let message = "the archive's root is no directory";
             return Err(Failure::error(message));
         }
         self.unpacked.counts.directories += 1;
@@ -330,11 +332,9 @@ impl<'a> Unpacker<'a> {
         }
         match &member.kind {
             Kind::Directory => Ok(()),
-            Kind::Kept => {
-                let message =
-                    "the archive leaves out what another version has; nothing of it was made";
-                Err(Failure::error(message))
-            }
+            Kind::Kept => Err(Failure::error(
+                "the archive leaves out what another version has",
+            )),
             Kind::File { size } => {
                 self.unpacked.counts.files += 1;
                 self.file(name, *size, with, from)

@@ -33,6 +33,8 @@ pub(crate) struct Reader<R> {
     /// Records that say what files here do not have.
     ignored: u64,
     about: Option<String>,
+    /// A header was read.
+    has_begun: bool,
 }
 
 /// What pax headers and long names say of the next member.
@@ -72,10 +74,12 @@ impl<R: Read> Reader<R> {
             path: None,
             ignored: 0,
             about: None,
+            has_begun: false,
         }
     }
 
-    /// What the commit is to say, if the archive tells it.
+    /// What the commit is to say, if the very first header tells it: whoever sends an archive can put
+    /// that there, before all that others have put into it.
     pub(crate) fn about(&self) -> Option<&str> {
         self.about.as_deref()
     }
@@ -107,6 +111,7 @@ impl<R: Read> Reader<R> {
             };
             let raw = Raw::parse(&block, self.path.as_deref())?;
             is_extended = true;
+            let is_first = !std::mem::replace(&mut self.has_begun, true);
             match raw.flag {
                 b'x' => self.extension(raw.size).and_then(|bytes| {
                     let ignored = records.read(&bytes)?;
@@ -118,7 +123,12 @@ impl<R: Read> Reader<R> {
                     let mut global = std::mem::take(&mut self.global);
                     global.read(&bytes)?;
                     // Of the archive, not of its members.
-                    self.about = global.about.take().or(self.about.take());
+                    let about = global.about.take();
+                    if is_first {
+                        self.about = about;
+                    } else {
+                        self.ignored += u64::from(about.is_some());
+                    }
                     self.global = global.clone();
                     records = global;
                 }

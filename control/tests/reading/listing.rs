@@ -45,6 +45,30 @@ async fn versions_are_listed_found_and_printed() {
     assert_eq!(json(&["check"], dir)["clean"], true);
 }
 
+/// Whoever may search chooses the names and the pattern. A page ends when comparing them took long.
+#[tokio::test]
+async fn a_search_that_takes_long_goes_on_in_the_next_page() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let server = Server::start("up", dir);
+    let (session, mut files) = mounted(&server, dir, &[]).await;
+    let name = |number: usize| format!("{}{number:03}", "a".repeat(252));
+    for number in 0..300 {
+        files.write(name(number), b"").await;
+    }
+    files.write(format!("{}b", "a".repeat(252)), b"").await;
+    publish(dir, &session, &["-m", "names"]);
+    let pattern = format!("*{}b", "a".repeat(126));
+    let token = server.text("api_token");
+    let path = format!("/v1/workspaces/default/find?version=main&name={pattern}");
+    let (_, page) = server.call("GET", &path, Some(&token), b"");
+    assert!(page["next"].is_string(), "{page}");
+    let found = json(&["find", "main", "--name", &pattern], dir);
+    assert_eq!(found.as_array().unwrap().len(), 1);
+    let all = json(&["find", "main", "--name", "*a*0??"], dir);
+    assert_eq!(all.as_array().unwrap().len(), 100);
+}
+
 fn list(dir: &Path) {
     let listed = json(&["ls", "main~1"], dir);
     assert_eq!(

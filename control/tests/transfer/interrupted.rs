@@ -34,10 +34,10 @@ fn a_branch_that_moves_meanwhile_stays() {
 }
 
 /// An import that is sent by hand.
-struct Upload(std::net::TcpStream);
+pub(crate) struct Upload(std::net::TcpStream);
 
 impl Upload {
-    fn begin(server: &Server, query: &str) -> Self {
+    pub(crate) fn begin(server: &Server, query: &str) -> Self {
         let address = server.text("api_address");
         let mut stream = std::net::TcpStream::connect(&address).unwrap();
         let token = server.text("api_token");
@@ -50,7 +50,7 @@ impl Upload {
         Self(stream)
     }
 
-    fn send(&mut self, bytes: &[u8]) {
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
         write!(self.0, "{:x}\r\n", bytes.len()).unwrap();
         self.0.write_all(bytes).unwrap();
         self.0.write_all(b"\r\n").unwrap();
@@ -59,13 +59,17 @@ impl Upload {
     fn end(mut self, bytes: &[u8]) -> String {
         self.send(bytes);
         self.0.write_all(b"0\r\n\r\n").unwrap();
+        self.answer()
+    }
+
+    pub(crate) fn answer(mut self) -> String {
         let mut answer = String::new();
         self.0.read_to_string(&mut answer).unwrap();
         answer
     }
 
     /// Waits until the server has a session for it.
-    fn wait_for_session(&self, dir: &Path) {
+    pub(crate) fn wait_for_session(&self, dir: &Path) {
         self.wait_until(dir, |_| true);
     }
 

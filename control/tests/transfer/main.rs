@@ -2,6 +2,10 @@
 #![allow(missing_docs)]
 
 #[cfg(test)]
+mod bounds;
+#[cfg(test)]
+mod broken;
+#[cfg(test)]
 mod commands;
 #[cfg(test)]
 mod directories;

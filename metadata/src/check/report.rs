@@ -52,6 +52,8 @@ pub enum Remedy {
     Store,
     /// The data may be of another release.
     Release,
+    /// A file that a server makes anew.
+    File,
 }
 
 /// Something that is wrong.
@@ -137,6 +139,7 @@ impl Remedy {
             Self::Release => {
                 "use the release that wrote the data, or restore the data directory from a backup"
             }
+            Self::File => "move that file away: the next start makes a new one",
         }
     }
 }

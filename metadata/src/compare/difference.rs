@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 
 use base::InodeId;
 
-use super::SnapshotError;
 use super::group::{Event, Group};
 use super::pair::Pair;
 use super::paths::DirPaths;
 use super::snapshot::Snapshot;
+use super::{SnapshotError, TURN};
 use crate::image::NameHasher;
 use crate::keyspace::image as keys;
 use crate::stat::FileKind;
@@ -104,6 +104,7 @@ pub fn compare(
         ended: false,
         group: None,
         ready: VecDeque::new(),
+        keys: 0,
         old_paths: DirPaths::new(),
         new_paths: DirPaths::new(),
     }
@@ -121,6 +122,8 @@ pub struct Comparison {
     /// The inode whose keys are being read.
     group: Option<Group>,
     ready: VecDeque<Event>,
+    /// How many keys were read.
+    keys: u64,
     pub(super) old_paths: DirPaths,
     pub(super) new_paths: DirPaths,
 }
@@ -208,6 +211,11 @@ impl Comparison {
             }
             group.take(key, change)?;
             self.ahead = None;
+            self.keys = self.keys.wrapping_add(1);
+            if self.keys.is_multiple_of(TURN) {
+                // What is in memory is told without a wait: others want the thread as well.
+                tokio::task::yield_now().await;
+            }
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use base::{InodeId, Name};
 
 use super::snapshot::Snapshot;
-use super::{PATH_BYTES_MAX, SnapshotError};
+use super::{PATH_BYTES_MAX, SnapshotError, TURN};
 use crate::record::entry::Entry;
 use crate::record::inode::InodeRecord;
 use crate::stat::FileKind;
@@ -148,6 +148,8 @@ pub struct Finder {
     open: Vec<Level>,
     /// The path of the last of them.
     path: Vec<u8>,
+    /// How often it was asked.
+    told: u64,
 }
 
 impl Finder {
@@ -158,6 +160,7 @@ impl Finder {
             snapshot,
             open: vec![Level::new(dir, path.len(), None)],
             path: path.to_vec(),
+            told: 0,
         }
     }
 
@@ -214,6 +217,11 @@ impl Finder {
     ///
     /// Safe to drop; nothing is skipped.
     pub async fn next(&mut self) -> Result<Option<Found>, SnapshotError> {
+        self.told = self.told.wrapping_add(1);
+        if self.told.is_multiple_of(TURN) {
+            // What is in memory is told without a wait: others want the thread as well.
+            tokio::task::yield_now().await;
+        }
         let ahead = (AHEAD_TOTAL / self.open.len().max(1)).clamp(4, AHEAD_MAX);
         let (name, entry, path_bytes) = loop {
             let Some(level) = self.open.last_mut() else {

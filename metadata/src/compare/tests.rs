@@ -1,5 +1,7 @@
 //! Comparisons tell what a person would who looks at both versions.
 
+use std::task::{Context, Poll, Waker};
+
 use super::*;
 use crate::record::commit::{Statistics, Volume};
 use crate::tree::Root;
@@ -15,6 +17,21 @@ pub(crate) mod world;
 fn run<T>(test: impl Future<Output = T>) -> T {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     runtime.build().unwrap().block_on(test)
+}
+
+/// What a future comes to, and how often it let others have the thread.
+pub(crate) async fn turns<T>(work: impl Future<Output = T>) -> (T, usize) {
+    // Not those turns that the runtime makes it take.
+    let mut work = std::pin::pin!(tokio::task::unconstrained(work));
+    let mut turns = 0;
+    loop {
+        let mut context = Context::from_waker(Waker::noop());
+        match work.as_mut().poll(&mut context) {
+            Poll::Ready(result) => return (result, turns),
+            Poll::Pending => turns += 1,
+        }
+        tokio::task::yield_now().await;
+    }
 }
 
 async fn changes(world: &World, roots: (Root, Root), options: Options) -> Vec<PathChange> {

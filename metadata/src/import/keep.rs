@@ -1,7 +1,6 @@
 //! Taking over what the image before has, without its content coming in again.
 
 use base::{ChunkId, InodeId};
-use bytes::Bytes;
 
 use super::{FLUSH_BYTES, Import, ImportError, entry_of, refused};
 use crate::image::{Body, allocated};
@@ -22,13 +21,13 @@ pub struct Keeping {
 }
 
 impl Import {
-    /// What the image before has at this path, which is no directory, with all its attributes. What has
-    /// several names there and was kept under another one already gets one name more. The blocks of a
-    /// file come by [`Import::keep_blocks`].
+    /// What the image before has at this path, which is no directory and has no other name there, with
+    /// all its attributes. The blocks of a file come by [`Import::keep_blocks`].
     ///
     /// # Errors
     ///
-    /// `Refused` if there is no such thing; see [`ImportError`].
+    /// `Refused` if there is no such thing, it has several names, or its inode is in use already; see
+    /// [`ImportError`].
     ///
     /// # Cancellation
     ///
@@ -54,19 +53,15 @@ impl Import {
         let inode = entry.inode;
         let is_there =
             self.held.contains_key(&inode) || self.value(&keys::inode(inode)).await?.is_some();
-        if is_there {
-            let held = self.hold(inode).await?;
-            held.record.stat.nlink += 1;
-            held.dirty = true;
-            let key = keys::link(inode, parent, &name);
-            self.changes.set(key, Bytes::new());
-            self.enter(parent, &name, entry).await?;
-            return Ok(None);
-        }
         let mut record = old.attributes(inode).await?.ok_or_else(nothing)?;
+        // Another of its names may have come with other content.
+        if is_there || record.stat.nlink != 1 {
+            let why = "what is to be kept there has several names: such a thing comes whole, and its \
+                       other names as hard links; make the archive anew";
+            return Err(refused(path, why));
+        }
         let (size, used) = (record.stat.size, record.stat.used);
         record.link = Some((parent, name.clone()));
-        record.stat.nlink = 1;
         let entry = entry_of(&record);
         let has_blocks = record.stat.kind == FileKind::File && record.inline.is_none();
         if has_blocks {
@@ -119,7 +114,7 @@ impl Import {
                 }
                 _ => keeping.size,
             };
-            self.changes.set(key.to_vec(), value);
+            self.set(key.to_vec(), value);
             let at = (keeping.path.as_slice(), keeping.inode);
             self.resize(at, end, keeping.used).await?;
             if self.pending_bytes() >= FLUSH_BYTES {

@@ -14,8 +14,13 @@ use crate::stat::{Device, FileKind, Stat};
 /// Directories that stay in memory after a flush.
 const DIRS_HELD_MAX: usize = 16 * 1024;
 
-/// What one costs in a transaction, roughly.
-pub(super) const HELD_BYTES: usize = 256;
+/// Most bytes that an inode adds to a transaction beside its name and what lives in it: the key, the
+/// fixed part of the record, and what each key costs.
+const INODE_BYTES: usize = 256;
+
+/// What each key costs a transaction beside its bytes and those of its value: the layer's prefix, and
+/// bookkeeping of the write and of its conflict range.
+const KEY_OVERHEAD_BYTES: usize = 112;
 
 /// An inode in memory.
 #[derive(Debug)]
@@ -25,8 +30,18 @@ pub(super) struct Held {
     pub(super) same_content: bool,
     /// It was flushed before, and read again.
     pub(super) is_again: bool,
-    /// The layer does not have it as it is here.
-    pub(super) dirty: bool,
+    /// What it adds to the next flush: 0 if the layer has it as it is here.
+    pub(super) waiting: usize,
+}
+
+impl Held {
+    fn cost(record: &InodeRecord) -> usize {
+        let name = record
+            .link
+            .as_ref()
+            .map_or(0, |(_, name)| name.as_bytes().len());
+        INODE_BYTES + name + record.inline.as_ref().map_or(0, Bytes::len)
+    }
 }
 
 /// Sets attributes that come from outside.
@@ -154,11 +169,26 @@ impl Import {
         let held = Held {
             same_content: record.stat.inode.raw() < self.fresh,
             is_again: false,
-            dirty: true,
+            waiting: Held::cost(&record),
             record,
         };
+        self.waiting += held.waiting;
         self.held.insert(held.record.stat.inode, held);
         Ok(())
+    }
+
+    /// Changes an inode, which the next flush writes then.
+    pub(super) async fn change<T>(
+        &mut self,
+        inode: InodeId,
+        how: impl FnOnce(&mut InodeRecord) -> Result<T, ImportError>,
+    ) -> Result<T, ImportError> {
+        let held = self.hold(inode).await?;
+        let changed = how(&mut held.record)?;
+        let before = std::mem::replace(&mut held.waiting, Held::cost(&held.record));
+        let now = held.waiting;
+        self.waiting = (self.waiting + now).saturating_sub(before);
+        Ok(changed)
     }
 
     /// An inode that exists, in memory.
@@ -171,12 +201,19 @@ impl Import {
                 record: InodeRecord::decode(inode, &value)?,
                 same_content: true,
                 is_again: true,
-                dirty: false,
+                waiting: 0,
             };
             self.held.insert(inode, held);
         }
         let held = self.held.get_mut(&inode);
         held.ok_or_else(|| ImageError::from(RecordError::Truncated).into())
+    }
+
+    /// Sets an image key by the next flush.
+    pub(super) fn set(&mut self, key: Vec<u8>, value: Bytes) {
+        // The key is there for the write, and twice for the conflict range.
+        self.written += 3 * key.len() + value.len() + KEY_OVERHEAD_BYTES;
+        self.changes.set(key, value);
     }
 
     /// The value of an image key, as it is now. Inodes in memory are not looked at.
@@ -192,10 +229,9 @@ impl Import {
     pub(super) async fn write_held(&mut self) -> Result<(), ImportError> {
         let (old, fresh, now) = (self.old.clone(), self.fresh, self.now);
         for (inode, held) in &mut self.held {
-            if !held.dirty {
+            if std::mem::take(&mut held.waiting) == 0 {
                 continue;
             }
-            held.dirty = false;
             let before = match &old {
                 Some(old) if inode.raw() < fresh => old.attributes(*inode).await?,
                 _ => None,
@@ -206,6 +242,7 @@ impl Import {
             }
             self.changes.set(keys::inode(*inode), held.record.encode());
         }
+        self.waiting = 0;
         let keep_dirs = self.held.len() <= DIRS_HELD_MAX;
         // Files stay while their content is still coming: whether it is the same is known here.
         self.held.retain(|inode, held| {

@@ -10,27 +10,35 @@ use crate::keyspace::image as keys;
 use crate::record::entry::Entry;
 use crate::stat::FileKind;
 
-/// Bytes of paths of directories that are remembered.
+/// Bytes of names of directories that are remembered.
 const CACHE_BYTES_MAX: usize = 8 << 20;
 
 /// What remembering one costs beside its path, roughly.
 const CACHE_ENTRY_BYTES: usize = 64;
 
-/// Directories by their paths: names with `/` between them.
+/// Directories by the directory they are in and their name there: so a path costs its length,
+/// however deep it is.
 #[derive(Debug, Default)]
 pub(super) struct DirCache {
-    known: HashMap<Vec<u8>, InodeId>,
+    known: HashMap<Place, InodeId>,
     bytes: usize,
 }
 
 impl DirCache {
-    fn insert(&mut self, path: Vec<u8>, dir: InodeId) {
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn insert(&mut self, place: Place, dir: InodeId) {
         if self.bytes > CACHE_BYTES_MAX {
             self.known.clear();
             self.bytes = 0;
         }
-        self.bytes += path.len() + CACHE_ENTRY_BYTES;
-        self.known.insert(path, dir);
+        let bytes = place.1.as_bytes().len() + CACHE_ENTRY_BYTES;
+        if self.known.insert(place, dir).is_none() {
+            self.bytes += bytes;
+        }
     }
 }
 
@@ -76,29 +84,24 @@ fn join(names: &[Name]) -> Vec<u8> {
 impl Import {
     /// The directory at a path; it and those above it are made if they are missing.
     pub(super) async fn walk(&mut self, names: &[Name]) -> Result<InodeId, ImportError> {
-        let mut known = names.len();
-        let mut dir = loop {
-            if known == 0 {
-                break InodeId::ROOT;
+        let mut dir = InodeId::ROOT;
+        for (at, name) in names.iter().enumerate() {
+            let place = (dir, name.clone());
+            if let Some(known) = self.dirs.known.get(&place) {
+                dir = *known;
+                continue;
             }
-            let path = join(names.get(..known).unwrap_or_default());
-            if let Some(dir) = self.dirs.known.get(&path) {
-                break *dir;
-            }
-            known -= 1;
-        };
-        for (at, name) in names.iter().enumerate().skip(known) {
-            let path = names.get(..=at).unwrap_or_default();
             dir = match self.entry(dir, name).await? {
                 Some(entry) if entry.kind == FileKind::Directory => entry.inode,
                 Some(_) => {
                     let why = "something else is there where a directory is needed: the archive \
                                has two things of this name; leave one out";
-                    return Err(refused(&join(path), why));
+                    let path = join(names.get(..=at).unwrap_or_default());
+                    return Err(refused(&path, why));
                 }
-                None => self.make_dir((dir, name.clone())).await?,
+                None => self.make_dir(place.clone()).await?,
             };
-            self.dirs.insert(join(path), dir);
+            self.dirs.insert(place, dir);
         }
         Ok(dir)
     }
@@ -113,9 +116,17 @@ impl Import {
             if at.kind != FileKind::Directory {
                 return Ok(None);
             }
+            let place = (at.inode, name.clone());
+            if let Some(known) = self.dirs.known.get(&place) {
+                at.inode = *known;
+                continue;
+            }
             match self.entry(at.inode, name).await? {
                 Some(entry) => at = entry,
                 None => return Ok(None),
+            }
+            if at.kind == FileKind::Directory {
+                self.dirs.insert(place, at.inode);
             }
         }
         Ok(Some(at))
@@ -176,19 +187,20 @@ impl Import {
     ) -> Result<(), ImportError> {
         let bytes = name.as_bytes();
         let key = keys::entry(parent, self.hasher.hash(bytes), bytes);
-        self.changes.set(key, entry.encode());
-        let dir = self.hold(parent).await?;
-        dir.record.entries += 1;
-        if entry.kind == FileKind::Directory {
-            let links = dir.record.stat.nlink.checked_add(1);
-            dir.record.stat.nlink = links.ok_or_else(|| {
-                refused(
-                    bytes,
-                    "its directory has as many directories as there can be",
-                )
-            })?;
-        }
-        dir.dirty = true;
-        Ok(())
+        self.set(key, entry.encode());
+        self.change(parent, |dir| {
+            dir.entries += 1;
+            if entry.kind == FileKind::Directory {
+                let links = dir.stat.nlink.checked_add(1);
+                dir.stat.nlink = links.ok_or_else(|| {
+                    refused(
+                        bytes,
+                        "its directory has as many directories as there can be",
+                    )
+                })?;
+            }
+            Ok(())
+        })
+        .await
     }
 }

@@ -263,6 +263,8 @@ impl Lineage {
             };
             for suspect in suspects.into_values() {
                 self.pass(&mut work, &commit, suspect, texts).await?;
+                // What is in memory is told without a wait: others want the thread as well.
+                tokio::task::yield_now().await;
             }
         }
         Ok(work.finish(record, reason))

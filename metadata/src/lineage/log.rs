@@ -220,6 +220,8 @@ impl Lineage {
             for (parent, aim) in step.follow {
                 frontier.add(parent, aim)?;
             }
+            // What is in memory is told without a wait: others want the thread as well.
+            tokio::task::yield_now().await;
             if let Some(changed) = step.changed
                 && query.filter.shows(&commit.record)
             {

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use base::Rng;
 
 use super::*;
+use crate::compare::tests::turns;
 use crate::store::{LogFilter, Walk};
 use crate::text::lines;
 use model::{History, World};
@@ -83,6 +84,27 @@ fn the_log_of_a_path_is_the_naive_one() {
             }
         }
         assert!(shown > 5000 && renamed > 200 && directories > 500 && merges > 100);
+    });
+}
+
+/// All of it is in memory, and still nobody is kept waiting for its end.
+#[test]
+fn long_histories_let_others_in() {
+    run(async {
+        let (world, history) = History::random(&Rng::seeded(1), 16).await;
+        let at = history.id(history.len() - 1);
+        let told = log(&world, at, b"", Walk::AllParents, 100).await;
+        assert!(told.len() > 5);
+        let (again, turned) = turns(Box::pin(log(&world, at, b"", Walk::AllParents, 100))).await;
+        assert_eq!(again, told);
+        assert!(turned >= told.len(), "{turned}");
+        let paths = history.paths(history.len() - 1);
+        let mut turned = 0;
+        for (_, path) in &paths {
+            blame(&world, at, path).await;
+            turned += turns(Box::pin(blame(&world, at, path))).await.1;
+        }
+        assert!(turned >= paths.len(), "{turned}");
     });
 }
 

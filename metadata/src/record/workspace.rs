@@ -10,9 +10,12 @@ const VERSION: u8 = 1;
 /// Version of the record of a token.
 const TOKEN_VERSION: u8 = 2;
 
+/// Version of the record of a ticket.
+const TICKET_VERSION: u8 = 2;
+
 /// Version of the stored data as a whole. A release opens data of its own version only. It is raised
 /// when any stored record, key or tree node changes.
-pub const DATA_VERSION: u32 = 2;
+pub const DATA_VERSION: u32 = 3;
 
 /// Most live handle keys.
 const HANDLE_KEYS_MAX: u32 = 2;
@@ -188,19 +191,11 @@ impl TokenRecord {
     ///
     /// The bytes are damaged or of another release.
     pub fn decode(record: &[u8]) -> Result<Self, RecordError> {
-        // Tokens without a name are of the first version.
-        let version = match record.first() {
-            Some(&VERSION) => VERSION,
-            _ => TOKEN_VERSION,
-        };
-        let mut from = Reader::new(record, version)?;
+        let mut from = Reader::new(record, TOKEN_VERSION)?;
         let token = Self {
             tenant: TenantId::new(from.u64()?),
             created: from.time()?,
-            name: match version {
-                VERSION => String::new(),
-                _ => from.text()?,
-            },
+            name: from.text()?,
         };
         from.end()?;
         check_label("name", &token.name)?;
@@ -318,7 +313,7 @@ impl TicketRecord {
     /// Encodes the value.
     #[must_use]
     pub fn encode(&self) -> Bytes {
-        let mut to = Writer::new(VERSION);
+        let mut to = Writer::new(TICKET_VERSION);
         to.u64(self.session.raw());
         to.u8(u8::from(self.read_only));
         match self.uses {
@@ -342,7 +337,7 @@ impl TicketRecord {
     ///
     /// The bytes are damaged or of another release.
     pub fn decode(record: &[u8]) -> Result<Self, RecordError> {
-        let mut from = Reader::new(record, VERSION)?;
+        let mut from = Reader::new(record, TICKET_VERSION)?;
         let session = SessionId::new(from.u64()?);
         let read_only = from.flag()?;
         let uses = match from.u8()? {
@@ -355,9 +350,12 @@ impl TicketRecord {
             _ => return Err(RecordError::Field("uses of a ticket")),
         };
         let directory = from.bytes()?.to_vec();
-        let expires = (from.flag()?, from.time()?);
+        let (does_expire, expires) = (from.flag()?, from.time()?);
         from.end()?;
-        let expires = expires.0.then_some(expires.1);
+        if !does_expire && expires != Timestamp::default() {
+            return Err(RecordError::Field("end of a ticket"));
+        }
+        let expires = does_expire.then_some(expires);
         Ok(Self {
             session,
             read_only,
@@ -424,12 +422,12 @@ mod tests {
             installation: [7; 16],
             created: Timestamp::new(2, 3),
         };
-        let mut bytes = vec![1, 0, 0, 0, 2];
+        let mut bytes = vec![1, 0, 0, 0, 3];
         bytes.extend([7; 16]);
         bytes.extend([0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 3]);
         assert_eq!(format.encode(), bytes);
         assert_eq!(FormatRecord::decode(&bytes), Ok(format));
-        let mut token = TokenRecord {
+        let token = TokenRecord {
             tenant: TenantId::new(4),
             created: Timestamp::new(2, 3),
             name: "ci".into(),
@@ -437,10 +435,66 @@ mod tests {
         let fields = [0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 3];
         let bytes = [&[2][..], &fields, b"\0\0\0\x02ci"].concat();
         assert_eq!(token.encode(), bytes);
-        assert_eq!(TokenRecord::decode(&bytes), Ok(token.clone()));
-        // As the first tokens are stored.
-        token.name.clear();
-        let bytes = [&[1][..], &fields].concat();
         assert_eq!(TokenRecord::decode(&bytes), Ok(token));
+        let keys = HandleKeysRecord {
+            keys: vec![(1, [2; 32])],
+        };
+        let bytes = [&[1, 0, 0, 0, 1, 1][..], &[2; 32]].concat();
+        assert_eq!(keys.encode(), bytes);
+        let tenant = TenantRecord {
+            name: "t".into(),
+            bytes_max: 1,
+            inodes_max: 2,
+            domain_key: [9; 32],
+            created: Timestamp::new(2, 3),
+        };
+        let time = [0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 3];
+        let bounds = [0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2];
+        let bytes = [&[1, 0, 0, 0, 1, b't'][..], &bounds, &[9; 32], &time].concat();
+        assert_eq!(tenant.encode(), bytes);
+        let workspace = WorkspaceRecord {
+            tenant: TenantId::new(4),
+            name: "w".into(),
+            block_bytes: 131_072,
+            name_key: [8; 32],
+            root: (0o755, 6, 7),
+            created: Timestamp::new(2, 3),
+        };
+        let begin = [1, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 1, b'w', 0, 2, 0, 0];
+        let root = [0, 0, 1, 0o355, 0, 0, 0, 6, 0, 0, 0, 7];
+        let bytes = [&begin[..], &[8; 32], &root, &time].concat();
+        assert_eq!(workspace.encode(), bytes);
+    }
+
+    #[test]
+    fn golden_bytes_of_a_ticket() {
+        let fields = |uses: &[u8]| {
+            let end = [1, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 7];
+            [&[0, 0, 0, 0, 0, 0, 0, 5, 1], uses, b"\0\0\0\x03a/b", &end].concat()
+        };
+        let used = [2, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 9];
+        let spent = Uses::Spent {
+            xid: 9,
+            until: Timestamp::new(8, 9),
+        };
+        for (uses, bytes) in [(Uses::Many, &[0][..]), (Uses::Once, &[1]), (spent, &used)] {
+            let ticket = TicketRecord {
+                session: SessionId::new(5),
+                read_only: true,
+                uses,
+                directory: b"a/b".to_vec(),
+                expires: Some(Timestamp::new(6, 7)),
+            };
+            let bytes = [&[2][..], &fields(bytes)].concat();
+            assert_eq!(ticket.encode(), bytes);
+            assert_eq!(TicketRecord::decode(&bytes), Ok(ticket));
+            // What says that it does not end says no time.
+            let mut endless = bytes.clone();
+            let at = bytes.len() - 13;
+            endless[at] = 0;
+            assert!(TicketRecord::decode(&endless).is_err());
+            endless[at..].fill(0);
+            assert!(TicketRecord::decode(&endless).is_ok());
+        }
     }
 }

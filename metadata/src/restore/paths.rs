@@ -67,11 +67,7 @@ pub async fn paths(
     work.mark(tree, (from, to)).await?;
     work.walk(paths).await?;
     work.find_copies(numbers).await?;
-    let delta = write(&work, hasher, rules, touch).await?;
-    if delta.is_empty() {
-        return Ok(from);
-    }
-    Ok(tree.apply(from, delta).await?.root)
+    write(&work, (tree, from), hasher, rules, touch).await
 }
 
 /// What is known of one of the images.

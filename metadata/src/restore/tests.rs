@@ -9,7 +9,7 @@ use super::*;
 use crate::compare::Snapshot;
 use crate::compare::tests::naive::Whole;
 use crate::compare::tests::random::{Links, history};
-use crate::compare::tests::world::World;
+use crate::compare::tests::world::{BLOCK_BYTES, World};
 use crate::image::InodeNumbers;
 use crate::keyspace::image as keys;
 use crate::kv::KeyRange;
@@ -476,5 +476,40 @@ fn changed_paths_are_told_with_both_names() {
         assert_eq!(none.await.unwrap(), ChangedPaths::default());
         let snapshot = Snapshot::new(world.tree.clone(), world.hasher.clone(), new);
         assert!(snapshot.lookup(b"z").await.unwrap().is_some());
+    });
+}
+
+/// However many blocks a file has: what is held of them is a part.
+#[test]
+fn long_files_are_restored_part_by_part() {
+    run(async {
+        let mut world = World::new();
+        const BLOCKS: usize = 100;
+        let bytes = BLOCKS * usize::try_from(BLOCK_BYTES).unwrap();
+        let fill = format!("fill d/f 0+{bytes}");
+        world
+            .script(&["mkdir d", fill.as_str(), "fill d/g 0+10"])
+            .await;
+        let old = world.freeze().await;
+        world
+            .script(&["cut d/f 100000", "rm d/g", "fill d/h 0+100000"])
+            .await;
+        let new = world.freeze().await;
+        for roots in [(new, old), (old, new)] {
+            let before = world.nodes.syncs();
+            let (root, _) = paths_of(&world, roots, &["d"]).await.unwrap();
+            let parts = usize::try_from(world.nodes.syncs() - before).unwrap();
+            assert!(parts >= (BLOCKS - 4) / write::DELTA_KEYS_MAX, "{parts}");
+            check_sound(&world, root, "d").await;
+            let (found, wanted) = (keys_of(&world, root).await, keys_of(&world, roots.1).await);
+            let blocks = |keys: &BTreeMap<Bytes, Bytes>| {
+                let is_block = |key: &[u8]| matches!(keys::decode(key), Ok(ImageKey::Block { .. }));
+                let blocks = keys.iter().filter(|(key, _)| is_block(key));
+                blocks
+                    .map(|(key, value)| (key.clone(), value.clone()))
+                    .collect::<Vec<_>>()
+            };
+            assert_eq!(blocks(&found), blocks(&wanted));
+        }
     });
 }

@@ -7,26 +7,38 @@ use bytes::Bytes;
 
 use super::paths::{Place, Places, Work};
 use super::{RestoreError, Rules, chunk_of, differs};
-use crate::compare::SnapshotError;
+use crate::compare::{Snapshot, SnapshotError};
 use crate::image::NameHasher;
 use crate::keyspace::image::{self as keys, ImageKey};
 use crate::record::entry::Entry;
 use crate::record::inode::InodeRecord;
 use crate::stat::FileKind;
-use crate::tree::Scan;
+use crate::tree::{Root, Scan, Tree};
 
 /// Keys and what they become.
-pub(super) type Delta = BTreeMap<Bytes, Option<Bytes>>;
+type Delta = BTreeMap<Bytes, Option<Bytes>>;
 
-/// How the session becomes what it is to be.
+/// Keys that are held before they are put into the tree: each is a value of some KiB at most.
+#[cfg(not(test))]
+const DELTA_KEYS_MAX: usize = 16 * 1024;
+
+/// The same, so few that tests have many parts.
+#[cfg(test)]
+pub(super) const DELTA_KEYS_MAX: usize = 8;
+
+/// Makes the tree `from` what the session is to be. It goes from one tree to the next, so that
+/// memory does not depend on how long the files are.
 pub(super) async fn write(
     work: &Work,
+    (tree, from): (&Tree, Root),
     hasher: &NameHasher,
     rules: Rules,
     touch: impl FnMut(ChunkId) + Send,
-) -> Result<Delta, RestoreError> {
+) -> Result<Root, RestoreError> {
     let mut writing = Writing {
         work,
+        tree,
+        root: from,
         rules,
         touch,
         delta: Delta::new(),
@@ -51,13 +63,18 @@ pub(super) async fn write(
         }
     }
     writing.entries(hasher).await?;
-    Ok(writing.delta)
+    writing.apply().await?;
+    Ok(writing.root)
 }
 
 struct Writing<'a, T> {
     work: &'a Work,
+    tree: &'a Tree,
+    /// The tree so far.
+    root: Root,
     rules: Rules,
     touch: T,
+    /// What is to be put into it.
     delta: Delta,
     /// Names that inodes lose.
     lost: Places,
@@ -112,6 +129,7 @@ impl<T: FnMut(ChunkId) + Send> Writing<'_, T> {
 
     /// Writes what becomes of an inode under its own number.
     async fn inode(&mut self, inode: InodeId) -> Result<(), RestoreError> {
+        self.apply_if_much().await?;
         let work = self.work;
         let old = work.here.snapshot.attributes(inode).await?;
         let is_restored = work.there.seen.contains_key(&inode) && !work.copies.contains_key(&inode);
@@ -157,6 +175,7 @@ impl<T: FnMut(ChunkId) + Send> Writing<'_, T> {
 
     /// Writes a copy of something of the version.
     async fn copy(&mut self, inode: InodeId, copy: InodeId) -> Result<(), RestoreError> {
+        self.apply_if_much().await?;
         let Some(mut new) = self.work.there.snapshot.attributes(inode).await? else {
             let what = "has a name and no attributes";
             return Err(SnapshotError::Damaged { inode, what }.into());
@@ -213,35 +232,46 @@ impl<T: FnMut(ChunkId) + Send> Writing<'_, T> {
         if is_there && !self.work.marks.blocks.contains(&inode) {
             return Ok(false);
         }
-        let mut old = Delta::new();
-        if is_there {
-            let mut scan = self.work.here.snapshot.blocks(to, 0, u32::MAX);
-            while let Some((key, value)) = scan.next().await? {
-                old.insert(key, Some(value));
-            }
-        }
-        let mut new: Scan = self.work.there.snapshot.blocks(inode, 0, u32::MAX);
-        while let Some((key, value)) = new.next().await? {
-            let decoded = keys::decode(&key).map_err(SnapshotError::from)?;
-            let ImageKey::Block { index, .. } = decoded else {
-                continue;
+        let blocks = |of: &Snapshot, inode| Blocks(of.blocks(inode, 0, u32::MAX));
+        let mut old = is_there.then(|| blocks(&self.work.here.snapshot, to));
+        let mut new = Some(blocks(&self.work.there.snapshot, inode));
+        let (mut before, mut after) =
+            (Blocks::next(&mut old).await?, Blocks::next(&mut new).await?);
+        loop {
+            let indexes = [&before, &after].map(|block| block.as_ref().map(|(index, _)| *index));
+            let Some(index) = indexes.into_iter().flatten().min() else {
+                return Ok(true);
             };
-            let key: Bytes = keys::block(to, index).into();
-            if old.remove(&key) != Some(Some(value.clone())) {
-                if let Some(chunk) = chunk_of(&decoded, &value)? {
-                    (self.touch)(chunk);
-                }
-                self.delta.insert(key, Some(value));
+            let had = before.take_if(|(at, _)| *at == index);
+            let has = after.take_if(|(at, _)| *at == index);
+            if had.is_some() {
+                before = Blocks::next(&mut old).await?;
             }
+            if has.is_some() {
+                after = Blocks::next(&mut new).await?;
+            }
+            if had == has {
+                continue;
+            }
+            let has = has.map(|(_, value)| value);
+            let key = ImageKey::Block { inode, index };
+            let chunk = match &has {
+                Some(value) => chunk_of(&key, value)?,
+                None => None,
+            };
+            if let Some(chunk) = chunk {
+                (self.touch)(chunk);
+            }
+            self.delta.insert(keys::block(to, index).into(), has);
+            self.apply_if_much().await?;
         }
-        self.delta.extend(old.into_keys().map(|key| (key, None)));
-        Ok(true)
     }
 
     async fn remove_all(&mut self, inode: InodeId) -> Result<(), RestoreError> {
         let mut scan = self.work.here.snapshot.all_of(inode);
         while let Some((key, _)) = scan.next().await? {
             self.delta.insert(key, None);
+            self.apply_if_much().await?;
         }
         Ok(())
     }
@@ -265,15 +295,16 @@ impl<T: FnMut(ChunkId) + Send> Writing<'_, T> {
                     };
                     let value = (sign > 0).then(|| entry.encode());
                     self.delta.insert(key.into(), value);
+                    self.apply_if_much().await?;
                     let count = counts.entry(*dir).or_default();
                     count.0 += sign;
                     count.1 += if kind == FileKind::Directory { sign } else { 0 };
                 }
             }
         }
-        let is_below = |dir: &InodeId| {
-            self.work.there.seen.contains_key(dir) || self.work.copies.values().any(|to| to == dir)
-        };
+        let copies: BTreeSet<InodeId> = self.work.copies.values().copied().collect();
+        let is_below =
+            |dir: &InodeId| self.work.there.seen.contains_key(dir) || copies.contains(dir);
         let above: Vec<_> = counts
             .into_iter()
             .filter(|(dir, _)| !is_below(dir))
@@ -293,6 +324,41 @@ impl<T: FnMut(ChunkId) + Send> Writing<'_, T> {
 
     fn put(&mut self, key: Vec<u8>, value: Bytes) {
         self.delta.insert(key.into(), Some(value));
+    }
+
+    async fn apply_if_much(&mut self) -> Result<(), RestoreError> {
+        if self.delta.len() < DELTA_KEYS_MAX {
+            return Ok(());
+        }
+        self.apply().await
+    }
+
+    /// Puts into the tree what waits for it. What is read is read of the trees before.
+    async fn apply(&mut self) -> Result<(), RestoreError> {
+        let delta = std::mem::take(&mut self.delta);
+        if !delta.is_empty() {
+            self.root = self.tree.apply(self.root, delta).await?.root;
+        }
+        Ok(())
+    }
+}
+
+/// The blocks of a file, one by one.
+struct Blocks(Scan);
+
+impl Blocks {
+    async fn next(of: &mut Option<Self>) -> Result<Option<(u32, Bytes)>, RestoreError> {
+        let Some(Self(scan)) = of else {
+            return Ok(None);
+        };
+        while let Some((key, value)) = scan.next().await? {
+            if let ImageKey::Block { index, .. } =
+                keys::decode(&key).map_err(SnapshotError::from)?
+            {
+                return Ok(Some((index, value)));
+            }
+        }
+        Ok(None)
     }
 }
 

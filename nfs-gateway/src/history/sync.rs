@@ -92,7 +92,7 @@ impl Gateway {
     ///
     /// # Cancellation
     ///
-    /// Not cancel-safe: it may or may not be done.
+    /// A trial is safe to drop. Else not cancel-safe: it may or may not be done.
     pub async fn sync(
         self: &Arc<Self>,
         tenant: TenantId,

@@ -70,6 +70,8 @@ impl Session {
                     taken.tell(&Ok(()));
                     if batch.freeze {
                         self.fold_if_deep();
+                    } else {
+                        self.fold_if_large();
                     }
                 }
                 Err(FlushError::NoSpace) => {
@@ -173,8 +175,10 @@ impl Session {
                 // They may have been folded meanwhile.
                 state.layers = Arc::new(frozen(&state.layers));
                 state.open_is_empty = true;
+                state.open_bytes = 0;
             } else if !batch.changes.is_empty() {
                 state.open_is_empty = false;
+                state.open_bytes = state.open_bytes.saturating_add(batch.changes.bytes());
             }
             state.holds.release(number);
             let mut ready = Vec::new();

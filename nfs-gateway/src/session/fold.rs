@@ -81,6 +81,30 @@ impl Session {
         });
     }
 
+    /// Folds in the background if much was flushed to the open layer, so that neither it nor the fold
+    /// that a publish waits for grows without end.
+    pub(super) fn fold_if_large(self: &Arc<Self>) {
+        {
+            let mut state = self.lock();
+            if state.open_bytes < self.shared.options.delta_bytes {
+                return;
+            }
+            // If it fails it is tried again after as much.
+            state.open_bytes = 0;
+        }
+        let session = Arc::clone(self);
+        self.shared.tasks.spawn(async move {
+            let folded = match session.freeze_stored().await {
+                Ok(Some(())) => session.fold(For::Itself).await.map(drop),
+                Ok(None) => Ok(()),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = folded {
+                tracing::warn!(session = %session.view.session, %error, "a large layer was not folded");
+            }
+        });
+    }
+
     /// Waits until the session has room for one more frozen layer.
     pub(super) async fn make_room_for_layer(self: &Arc<Self>) -> Result<(), FreezeError> {
         for _ in 0..ATTEMPTS_MAX {

@@ -125,6 +125,12 @@ impl Session {
                 Err(Stop::Fail(_)) => return Err(FreezeError::Corrupt),
             }
         }
+        self.freeze_stored().await
+    }
+
+    /// The same, without what is buffered: that goes to the new open layer.
+    pub(super) async fn freeze_stored(self: &Arc<Self>) -> Result<Option<()>, FreezeError> {
+        self.make_room_for_layer().await?;
         let done = {
             let mut state = self.lock();
             if state.lost {

@@ -33,6 +33,9 @@ pub(super) struct State {
     pub(super) layers: Arc<Layers>,
     /// Nothing is in the open layer. `false` if that is not known.
     pub(super) open_is_empty: bool,
+    /// About how many bytes were flushed to the open layer since it was opened, or the session taken
+    /// over, or a fold of it begun.
+    pub(super) open_bytes: usize,
     /// Who waits for the open layer to be frozen.
     pub(super) freezers: Vec<Freezer>,
     /// An exchange that waits for its flush.
@@ -82,6 +85,7 @@ impl State {
             image,
             layers: Arc::new(layers),
             open_is_empty: false,
+            open_bytes: 0,
             freezers: Vec::new(),
             exchange: None,
             held: Held::default(),

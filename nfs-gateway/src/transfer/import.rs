@@ -259,6 +259,8 @@ impl Importing {
         with: Attributes,
         size: u64,
     ) -> Result<(), TransferError> {
+        // Before anything of it comes: blocks have numbers only up to there.
+        self.import.check_size(path, size)?;
         let inode = self.import.file(path, with).await?;
         self.file = Some(File {
             path: path.to_vec(),
@@ -271,15 +273,20 @@ impl Importing {
         Ok(())
     }
 
-    /// Content of the file, from `offset` on. Offsets rise.
+    /// Content of the file, from `offset` on. Offsets rise, and it ends within the file's size.
     ///
     /// # Errors
     ///
     /// See [`TransferError`].
     pub async fn data(&mut self, mut offset: u64, data: &[u8]) -> Result<(), TransferError> {
         let block_bytes = u64::from(self.workspace.record.block_bytes.max(1));
+        if let Some(file) = &self.file {
+            let end = offset.saturating_add(u64::try_from(data.len()).unwrap_or(u64::MAX));
+            self.import.check_size(&file.path, end)?;
+        }
         let mut rest = data;
         while !rest.is_empty() {
+            // It fits: that was checked.
             let index = u32::try_from(offset / block_bytes).unwrap_or(u32::MAX);
             if self.file.as_ref().is_some_and(|file| file.index != index) {
                 self.seal().await?;
@@ -449,7 +456,7 @@ impl Importing {
     ///
     /// # Errors
     ///
-    /// See [`TransferError`]. No branch has moved then; after `Moved` there may be a commit that is on
+    /// See [`TransferError`]. No branch has moved then, unless an outcome is unknown; after `Moved` there may be a commit that is on
     /// no branch.
     pub async fn finish(mut self, about: About) -> Result<Imported, TransferError> {
         let finished = self.try_finish(about).await;

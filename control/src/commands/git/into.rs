@@ -12,6 +12,7 @@ use super::{AUTHOR_PAIR, COMMIT_PAIR, COMMITTER_PAIR, Objects, fitting, git, out
 use crate::cli_transfer::ImportArgs;
 use crate::client::Client;
 use crate::commands::bundle::{all_refs, history};
+use crate::commands::holding::Holding;
 use crate::commands::transfer::put;
 use crate::commands::{client, escape};
 use crate::failure::{Failure, FailureKind};
@@ -60,6 +61,8 @@ struct Notes {
     cut: u64,
     /// Submodules, which become empty directories.
     modules: u64,
+    /// Commits with more than every commit has: signatures, encodings.
+    adorned: u64,
 }
 
 pub(in crate::commands) fn import(args: &ImportArgs, json: bool) -> Result<(), Failure> {
@@ -75,6 +78,21 @@ pub(in crate::commands) fn import(args: &ImportArgs, json: bool) -> Result<(), F
         .into_iter()
         .filter(|commit| !known.contains_key(&commit.id))
         .collect();
+    let mut holding = Holding::new(&args.workspace, "`holdfast import --git`");
+    let brought = bring(&client, args, (&fresh, &tip), (&mut known, &mut holding));
+    holding.end(&client);
+    let notes = brought?;
+    print::progress_note("");
+    report(args, fresh.len(), (&tip, known.get(&tip)), notes, json)
+}
+
+/// Brings in commits, parents first.
+fn bring(
+    client: &Client,
+    args: &ImportArgs,
+    (fresh, tip): (&[GitCommit], &str),
+    (known, holding): (&mut Known, &mut Holding),
+) -> Result<Notes, Failure> {
     let mut notes = Notes::default();
     let mut objects = Objects::open(&args.path)?;
     // The tree of the commit before is most often that of the next one's parent.
@@ -95,7 +113,7 @@ pub(in crate::commands) fn import(args: &ImportArgs, json: bool) -> Result<(), F
             time: about.1,
             notes,
         };
-        let call = call(args, commit, &known, commit.id == tip);
+        let call = call(args, commit, known, commit.id == tip);
         print::progress_note(&format!("commit {} of {}", number + 1, fresh.len()));
         let (give, back) = std::sync::mpsc::sync_channel(1);
         let about = serde_json::to_string(&about.0).unwrap_or_default();
@@ -110,10 +128,10 @@ pub(in crate::commands) fn import(args: &ImportArgs, json: bool) -> Result<(), F
             .map_err(|error| Failure::error(format_args!("read on: {error}")))?;
         (objects, notes) = (packed.objects, packed.notes);
         before = Some((commit.id.clone(), packed.tree));
+        holding.add(client, &imported.commit)?;
         known.insert(commit.id.clone(), imported.commit.id);
     }
-    print::progress_note("");
-    report(args, fresh.len(), (&tip, known.get(&tip)), notes, json)
+    Ok(notes)
 }
 
 fn report(
@@ -136,10 +154,17 @@ fn report(
             notes.modules
         ));
     }
+    if notes.adorned > 0 {
+        print::note(&format!(
+            "{} commits have signatures, encodings or the like, which are left out: they, and what \
+             comes from them, have other ids when they are exported to git",
+            notes.adorned
+        ));
+    }
     if json {
         return print::json(&serde_json::json!({
             "commits": count, "branch": args.branch, "commit": commit, "git_commit": tip,
-            "cut": notes.cut, "submodules": notes.modules,
+            "cut": notes.cut, "submodules": notes.modules, "adorned": notes.adorned,
         }));
     }
     let branch = &args.branch;
@@ -212,7 +237,7 @@ fn call(args: &ImportArgs, commit: &GitCommit, known: &Known, is_tip: bool) -> S
     let parents: Vec<&str> = parents.map(String::as_str).collect();
     let workspace = escape(&args.workspace);
     let mut call = format!(
-        "/v1/workspaces/{workspace}/import?parents={}",
+        "/v1/workspaces/{workspace}/import?about_inside=true&parents={}",
         parents.join(",")
     );
     if is_tip {
@@ -242,6 +267,12 @@ fn about(
         plain(line.unwrap_or_default(), true)
     };
     let (author, committer) = (line("author "), line("committer "));
+    let is_usual = |line: &[u8]| {
+        let key = line.split(|byte| *byte == b' ').next().unwrap_or_default();
+        matches!(key, b"tree" | b"parent" | b"author" | b"committer")
+    };
+    let is_adorned = !head.split(|byte| *byte == b'\n').all(is_usual);
+    notes.adorned += u64::from(is_adorned);
     let mut fit = |text: String, bytes_max| {
         let (text, is_whole) = fitting(text, bytes_max);
         notes.cut += u64::from(!is_whole);

@@ -1,12 +1,13 @@
 //! From commits to a git repository.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{BufWriter, Read, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Stdio};
 
 use super::{AUTHOR_PAIR, COMMITTER_PAIR, git, not_started, output};
 use crate::cli_transfer::ExportArgs;
+use crate::client::{Client, Part};
 use crate::commands::bundle::{history, parents_first};
 use crate::commands::transfer::{beside, put_in_place};
 use crate::commands::{client, escape};
@@ -14,10 +15,14 @@ use crate::failure::{Failure, FailureKind};
 use crate::files::{Progress, unreadable};
 use crate::history::Commit;
 use crate::output as print;
-use crate::tar::{Kind, Reader};
+use crate::reading::{escape_bytes, in_git_quotes};
+use crate::tar::{Kind, Member, Reader};
 
 /// The branch of git where the version is no branch's name.
 const BRANCH: &str = "main";
+
+/// Bytes of a file that are asked for at a time.
+const PART_BYTES: u64 = 16 << 20;
 
 /// What is written to `git fast-import`.
 struct Stream {
@@ -25,6 +30,32 @@ struct Stream {
     progress: Progress,
     /// Devices and the like, which git does not have.
     left_out: u64,
+    /// Where they are, in this commit.
+    without: HashSet<Vec<u8>>,
+    /// Asks for what is found under another name only.
+    client: Client,
+    /// The commit's files, for that.
+    content: String,
+}
+
+/// Why a commit does not get to git.
+enum Broken {
+    /// Git takes no more, and says why.
+    Git(std::io::Error),
+    /// It does not come.
+    Download(Failure),
+}
+
+impl From<std::io::Error> for Broken {
+    fn from(error: std::io::Error) -> Self {
+        Self::Git(error)
+    }
+}
+
+impl From<Failure> for Broken {
+    fn from(failure: Failure) -> Self {
+        Self::Download(failure)
+    }
 }
 
 pub(in crate::commands) fn export(args: &ExportArgs, json: bool) -> Result<(), Failure> {
@@ -58,7 +89,7 @@ pub(in crate::commands) fn export(args: &ExportArgs, json: bool) -> Result<(), F
     };
     if left_out > 0 {
         print::note(&format!(
-            "{left_out} devices, pipes, sockets and `.git` were left out: git has none"
+            "{left_out} devices, pipes, sockets and `.git` were left out: git has none of them"
         ));
     }
     let count = commits.len();
@@ -147,13 +178,15 @@ impl<'a> Dest<'a> {
 }
 
 fn write(
-    client: &crate::client::Client,
+    client: &Client,
     args: &ExportArgs,
     (dest, branch): (&Path, &str),
     commits: &[Commit],
 ) -> Result<u64, Failure> {
     let child = git(dest)
         .args(["fast-import", "--quiet", "--date-format=raw-permissive"])
+        // What it says is told apart.
+        .env("LC_ALL", "C")
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -167,31 +200,42 @@ fn write(
         to: BufWriter::new(to),
         progress: Progress::new("received"),
         left_out: 0,
+        without: HashSet::new(),
+        client: client.clone(),
+        content: String::new(),
     };
     let mut marks: HashMap<&str, usize> = HashMap::new();
     for (number, commit) in commits.iter().enumerate() {
         let parents: Vec<usize> = (commit.parents.iter())
             .filter_map(|parent| marks.get(parent.as_str()).copied())
             .collect();
-        let begun = stream.begin(branch, number + 1, commit, &parents);
-        let call = format!(
-            "/v1/workspaces/{}/export?version={}",
-            escape(&args.workspace),
-            commit.id
-        );
-        let taken = begun
-            .map_err(|error| Failure::io("give a commit to git", &error))
-            .and_then(|()| {
-                client.download(&call, move |from, _| {
-                    stream.files(&mut Reader::new(from))?;
-                    Ok(stream)
-                })
-            });
-        stream = match taken {
-            Ok(stream) => stream,
-            Err(failure) => return Err(said_by(&mut child, Some(failure))),
+        let call = |what: &str| {
+            let workspace = escape(&args.workspace);
+            format!("/v1/workspaces/{workspace}/{what}?version={}", commit.id)
         };
-        marks.insert(&commit.id, number + 1);
+        stream.content = call("content");
+        let begun = stream.begin(branch, number + 1, commit, &parents);
+        let taken = client.download(&call("export"), move |from, _| {
+            let given = begun
+                .map_err(Broken::Git)
+                .and_then(|()| stream.files(&mut Reader::new(from)));
+            Ok((stream, given))
+        });
+        let broken = match taken {
+            Ok((back, Ok(()))) => {
+                stream = back;
+                marks.insert(&commit.id, number + 1);
+                continue;
+            }
+            // Git is told of no end, and what it says of that is not the reason.
+            Ok((_, Err(Broken::Download(failure)))) | Err(failure) => failure,
+            Ok((stream, Err(Broken::Git(error)))) => {
+                drop(stream);
+                return Err(said_by(&mut child, Some(&error)));
+            }
+        };
+        end(&mut child);
+        return Err(broken);
     }
     let left_out = stream.left_out;
     let ended = stream
@@ -206,38 +250,46 @@ fn write(
     Ok(left_out)
 }
 
-/// Why git ended early, if it did.
-fn said_by(child: &mut Child, or: Option<Failure>) -> Failure {
-    let mut said = String::new();
+/// Why git ended early.
+fn said_by(child: &mut Child, error: Option<&std::io::Error>) -> Failure {
+    let mut said = Vec::new();
     if let Some(from) = &mut child.stderr {
         // Whatever can be read of it.
-        drop(from.take(1 << 16).read_to_string(&mut said));
+        drop(from.take(1 << 16).read_to_end(&mut said));
     }
-    drop(child.kill());
-    drop(child.wait());
-    match or {
-        Some(failure) if said.trim().is_empty() => failure,
-        _ => Failure::new(FailureKind::Conflict, format_args!("git: {}", said.trim())),
+    end(child);
+    let said = String::from_utf8_lossy(&said);
+    let said = said.trim();
+    match error {
+        Some(error) if said.is_empty() => Failure::io("give a commit to git", error),
+        _ => {
+            // The branch has commits that the exported ones do not come from.
+            let is_conflict = said.contains("Not updating");
+            let kind = if is_conflict {
+                FailureKind::Conflict
+            } else {
+                FailureKind::Error
+            };
+            Failure::new(kind, format_args!("git: {said}"))
+        }
     }
 }
 
-/// A path as fast-import reads it.
-fn quoted(path: &[u8]) -> Vec<u8> {
-    let mut text = vec![b'"'];
-    for byte in path {
-        match byte {
-            b'"' | b'\\' => text.extend([b'\\', *byte]),
-            b' '..=b'~' => text.push(*byte),
-            _ => text.extend(format!("\\{byte:03o}").into_bytes()),
-        }
-    }
-    text.push(b'"');
-    text
+fn end(child: &mut Child) {
+    drop(child.kill());
+    drop(child.wait());
+}
+
+/// Whether a path leads into what git keeps of its own.
+fn is_gits(path: &[u8]) -> bool {
+    let mut names = path.split(|byte| *byte == b'/');
+    names.any(|name| name.eq_ignore_ascii_case(b".git"))
 }
 
 /// Git's line about who made a commit, and when.
 fn person(commit: &Commit, pair: &str) -> String {
-    if let Some(line) = commit.pairs.get(pair) {
+    // Anybody can say such a pair, of anything.
+    if let Some(line) = commit.pairs.get(pair).filter(|line| is_person(line)) {
         return line.clone();
     }
     let seconds = commit
@@ -255,6 +307,32 @@ fn person(commit: &Commit, pair: &str) -> String {
     }
 }
 
+/// Whether git takes this for who and when: `NAME <ADDRESS> SECONDS ZONE`.
+fn is_person(line: &str) -> bool {
+    let parts = line.split_once('<').and_then(|(name, rest)| {
+        let (address, when) = rest.split_once("> ")?;
+        let (seconds, zone) = when.split_once(' ')?;
+        Some((name, address, seconds, zone))
+    });
+    let Some((name, address, seconds, zone)) = parts else {
+        return false;
+    };
+    let is_number = |text: &str, digits_max: usize| {
+        (1..=digits_max).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    let is_plain = |text: &str| {
+        let is_odd = |letter: char| letter.is_control() || matches!(letter, '<' | '>');
+        !text.contains(is_odd)
+    };
+    let zone = zone.strip_prefix(['+', '-']);
+    let has_space = name.is_empty() || name.ends_with(' ');
+    has_space
+        && is_plain(name)
+        && is_plain(address)
+        && is_number(seconds, 15)
+        && zone.is_some_and(|zone| is_number(zone, 9))
+}
+
 impl Stream {
     fn begin(
         &mut self,
@@ -263,6 +341,7 @@ impl Stream {
         commit: &Commit,
         parents: &[usize],
     ) -> std::io::Result<()> {
+        self.without.clear();
         let (author, committer) = (person(commit, AUTHOR_PAIR), person(commit, COMMITTER_PAIR));
         if mark == 1 {
             writeln!(self.to, "feature done")?;
@@ -282,43 +361,85 @@ impl Stream {
         writeln!(self.to, "deleteall")
     }
 
-    fn files<R: Read>(&mut self, from: &mut Reader<R>) -> Result<(), Failure> {
-        let failed = |error: std::io::Error| Failure::io("give a file to git", &error);
+    fn files<R: Read>(&mut self, from: &mut Reader<R>) -> Result<(), Broken> {
         while let Some(member) = from.next().map_err(|error| unreadable(&error))? {
             self.progress.name();
-            let is_own = |name: &[u8]| name.eq_ignore_ascii_case(b".git");
-            if member.path.split(|byte| *byte == b'/').any(is_own) {
+            if is_gits(&member.path) {
                 self.left_out += u64::from(member.path.ends_with(b".git"));
                 continue;
             }
-            let path = quoted(&member.path);
+            let path = in_git_quotes(&member.path);
             match &member.kind {
                 Kind::Directory => {}
                 Kind::File { size } => {
                     let mode = if member.mode & 0o100 == 0 { 644 } else { 755 };
-                    self.line(&[format!("M 100{mode} inline ").as_bytes(), &path])
-                        .map_err(failed)?;
+                    self.line(&[format!("M 100{mode} inline ").as_bytes(), &path])?;
                     self.content(*size, from)?;
                 }
                 Kind::Symlink(target) => {
-                    self.line(&[b"M 120000 inline ", &path]).map_err(failed)?;
-                    self.line(&[format!("data {}", target.len()).as_bytes()])
-                        .map_err(failed)?;
-                    self.line(&[target]).map_err(failed)?;
+                    self.line(&[b"M 120000 inline ", &path])?;
+                    self.line(&[format!("data {}", target.len()).as_bytes()])?;
+                    self.line(&[target])?;
                 }
-                Kind::Link(first) => {
-                    self.line(&[b"C ", &quoted(first), b" ", &path])
-                        .map_err(failed)?;
-                }
+                Kind::Link(first) if self.without.contains(first) => self.left_out += 1,
+                Kind::Link(first) if is_gits(first) => self.outside(&member, &path)?,
+                Kind::Link(first) => self.line(&[b"C ", &in_git_quotes(first), b" ", &path])?,
                 Kind::Kept => {
-                    return Err(Failure::error("the server leaves out what was asked for"));
+                    let why = "the server leaves out what was asked for";
+                    return Err(Failure::error(why).into());
                 }
                 Kind::CharDevice(_) | Kind::BlockDevice(_) | Kind::Fifo | Kind::Socket => {
+                    self.without.insert(member.path);
                     self.left_out += 1;
                 }
             }
         }
-        self.to.flush().map_err(failed)
+        Ok(self.to.flush()?)
+    }
+
+    /// A file whose first name is one of those that git does not take: its content has not come.
+    fn outside(&mut self, member: &Member, path: &[u8]) -> Result<(), Broken> {
+        let call = format!("{}&path={}", self.content, escape_bytes(&member.path));
+        let client = self.client.clone();
+        let size = match client.copy(&call, 0..1, |_| Ok(true)) {
+            Ok(part) => part.map_or(0, |part| part.total),
+            // It is no file.
+            Err(failure) if failure.kind == FailureKind::Usage => {
+                self.left_out += 1;
+                return Ok(());
+            }
+            Err(failure) => return Err(failure.into()),
+        };
+        let mode = if member.mode & 0o100 == 0 { 644 } else { 755 };
+        self.line(&[format!("M 100{mode} inline ").as_bytes(), path])?;
+        self.line(&[format!("data {size}").as_bytes()])?;
+        let mut at = 0;
+        while at < size {
+            let mut given = Ok(());
+            let part = client.copy(
+                &call,
+                at..at.saturating_add(PART_BYTES).min(size),
+                |bytes| {
+                    self.progress.add(bytes.len());
+                    given = self.to.write_all(bytes);
+                    Ok(given.is_ok())
+                },
+            )?;
+            given?;
+            match part {
+                Some(Part {
+                    bytes,
+                    broken: None,
+                    ..
+                }) if bytes > 0 => at += bytes,
+                part => {
+                    let why = part.and_then(|part| part.broken).unwrap_or_default();
+                    let message = format!("the server broke off ({why}): export again");
+                    return Err(Failure::new(FailureKind::Retry, message).into());
+                }
+            }
+        }
+        Ok(self.line(&[])?)
     }
 
     fn line(&mut self, parts: &[&[u8]]) -> std::io::Result<()> {
@@ -328,22 +449,55 @@ impl Stream {
         self.to.write_all(b"\n")
     }
 
-    fn content<R: Read>(&mut self, size: u64, from: &mut Reader<R>) -> Result<(), Failure> {
-        let failed = |error: std::io::Error| Failure::io("give a file to git", &error);
-        self.line(&[format!("data {size}").as_bytes()])
-            .map_err(failed)?;
+    fn content<R: Read>(&mut self, size: u64, from: &mut Reader<R>) -> Result<(), Broken> {
+        self.line(&[format!("data {size}").as_bytes()])?;
         let mut at = 0;
         while let Some((offset, data)) = from.data().map_err(|error| unreadable(&error))? {
-            self.zeros(offset - at).map_err(failed)?;
-            self.to.write_all(&data).map_err(failed)?;
+            self.zeros(offset - at)?;
+            self.to.write_all(&data)?;
             self.progress.add(data.len());
             at = offset + u64::try_from(data.len()).unwrap_or(0);
         }
-        self.zeros(size.saturating_sub(at)).map_err(failed)?;
-        self.line(&[]).map_err(failed)
+        self.zeros(size.saturating_sub(at))?;
+        Ok(self.line(&[])?)
     }
 
     fn zeros(&mut self, count: u64) -> std::io::Result<()> {
         std::io::copy(&mut std::io::repeat(0).take(count), &mut self.to).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_git_reads_is_said_of_people() {
+        for line in [
+            "Ann O'Nym <ann@example.org> 1700000000 +0530",
+            "<> 0 -0000",
+            "A  B <a b> 1 +1",
+        ] {
+            assert!(is_person(line), "{line}");
+        }
+        for line in [
+            "",
+            "x",
+            "Ann",
+            "Ann <ann@example.org>",
+            "Ann <ann@example.org> ",
+            "Ann <ann@example.org> now +0000",
+            "Ann <ann@example.org> 1700000000",
+            "Ann <ann@example.org> 1700000000 0530",
+            "Ann <ann@example.org> 1700000000 +0530 ",
+            "Ann <ann@example.org> 99999999999999999999 +0000",
+            "Ann<ann@example.org> 1 +0000",
+            "Ann <a> <b> 1 +0000",
+            "An>n <a> 1 +0000",
+            "Ann <a> 1 +0000\nM 644 inline x",
+            "Ann <a\n> 1 +0000",
+        ] {
+            assert!(!is_person(line), "{line}");
+        }
     }
 }

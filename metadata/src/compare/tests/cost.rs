@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 
 use base::{DomainId, Tasks, Timestamp};
 

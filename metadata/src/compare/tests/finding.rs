@@ -143,3 +143,29 @@ fn counting_ends_where_it_is_told() {
         }
     });
 }
+
+/// All of it is in memory, and still nobody is kept waiting for its end.
+#[test]
+fn long_work_lets_others_in() {
+    run(async {
+        let mut world = World::new();
+        let lines: Vec<String> = (0..1000)
+            .map(|number| format!("write f{number} x"))
+            .collect();
+        world.script(&lines).await;
+        let root = world.freeze().await;
+        let snapshot = world.snapshot(root);
+        // Whatever has to be read has been read.
+        let find = || all(Finder::new(snapshot.clone(), InodeId::ROOT, b""));
+        find().await;
+        let (found, turned) = turns(find()).await;
+        assert_eq!(found.len(), 1000);
+        assert!(turned >= 3, "{turned}");
+        let roots = (Root::EMPTY, root);
+        let differing = || changes(&world, roots, Options::default());
+        differing().await;
+        let (found, turned) = turns(differing()).await;
+        assert_eq!(found.len(), 1000);
+        assert!(turned >= 3, "{turned}");
+    });
+}
