@@ -29,9 +29,6 @@ const DRAWS_MAX: u32 = 60;
 /// Steps of a kind that come to their end before all their moments have had their turn: some have fewer.
 const ENDS: u32 = 3;
 
-/// Moments that are tried again if none of them left the new.
-const LAST_MOMENTS: usize = 6;
-
 #[derive(Clone, Debug)]
 enum Step {
     Write(&'static str, u64),
@@ -129,8 +126,7 @@ impl World<'_> {
     }
 
     /// One step of many at which the process dies after each number of moments in turn. Gives whether all
-    /// have had their turn: those of a kind have if it came to its end several times, and was cut off with the
-    /// new left.
+    /// have had their turn: those of a kind have if it came to its end several times.
     pub(super) async fn step_through(&mut self, turns: &mut Turns) -> Result<bool, String> {
         let (mut at, mut step) = (0, Step::Time);
         for _ in 0..DRAWS_MAX {
@@ -143,16 +139,11 @@ impl World<'_> {
         let kind = step.kind();
         let dies_after = turns.is_wanted(kind).then(|| turns.0[kind].0);
         let end = self.go(at, &step, (dies_after, false)).await?;
-        let is_seen = kind == "checkpoint" || *self.count(kind, 3) > 0;
         if let Some((moments, ends)) = turns.0.get_mut(kind) {
             match end {
                 End::CutOff => (*moments, *ends) = (*moments + 1, 0),
                 End::Done => *ends += 1,
                 End::Refused => {}
-            }
-            if *ends == ENDS && !is_seen {
-                // The last moments of those that have the most are still to come.
-                (*moments, *ends) = (moments.saturating_sub(LAST_MOMENTS), 0);
             }
         }
         Ok(KINDS.iter().all(|kind| !turns.is_wanted(kind)))
