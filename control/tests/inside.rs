@@ -227,6 +227,7 @@ mod tests {
             "diff",
             "log",
             "publish",
+            "resolve",
             "status",
         ];
         assert_eq!(names, [&[".", ".."][..], &inside].concat());

@@ -10,12 +10,15 @@ use metadata::FsError;
 use metadata::kv::faulty::FaultRates;
 use metadata::merge::{Policy, Side};
 use metadata::ops::Take;
+use metadata::record::changed::ChangedPaths;
 use metadata::record::session::Identity;
 use metadata::store::{NewTicket, OpenSession, Store};
 use nfs_gateway::{About, Gateway, Outcome, ResolveError, Resolved, Which};
+use nfs3_types::nfs3::{nfsstat3, stable_how};
 use system_tests::subject::Answer;
 
-use crate::rig::Rig;
+use crate::inside::{look, say, written};
+use crate::rig::{Mishaps, Rig};
 use crate::server::Setting;
 use crate::slow_kv::Pace;
 use crate::steps::{create, lookup, write};
@@ -99,6 +102,15 @@ impl Rig {
         self.server.run(resolve)
     }
 
+    /// What clients are told to look at anew.
+    fn changed(&self) -> Vec<Vec<u8>> {
+        let changed = self.server.gateway().changed(TENANT, self.server.session);
+        match self.server.run(changed).unwrap().paths {
+            ChangedPaths::These(paths) => paths,
+            ChangedPaths::Everything => panic!("everything"),
+        }
+    }
+
     /// Paths of what was put aside, of the session's conflicts.
     fn asides(&self) -> Vec<String> {
         let (gateway, session) = (self.server.gateway(), self.server.session);
@@ -164,6 +176,11 @@ fn resolutions_take_effect_once_on_a_store_that_fails() {
         assert_eq!(rig.read_file("f").as_deref(), Some(&b"their"[..]));
         assert_eq!(rig.file(&aside), None);
         assert!(rig.asides().is_empty());
+        // Clients are told, in the same transaction.
+        let changed = rig.changed();
+        for path in ["", "f", &aside] {
+            assert!(changed.contains(&path.as_bytes().to_vec()), "{changed:?}");
+        }
         let again = rig.resolve(rig.server.gateway(), Take::Both);
         assert!(matches!(again, Err(ResolveError::NotFound)), "{again:?}");
     }
@@ -187,6 +204,7 @@ fn a_full_store_refuses_a_resolution_as_a_whole() {
     }
     rig.server.memory.set_available_bytes(None);
     rig.pass(2);
+    assert_eq!(rig.changed(), Vec::<Vec<u8>>::new());
     let done = rig.resolve(rig.server.gateway(), Take::Side(Side::Ours));
     assert_eq!(done.unwrap().left, 0);
     rig.restart();
@@ -336,4 +354,23 @@ fn a_conflict_is_found_by_its_id_however_many_there_are() {
         .resolve_conflict(TENANT, session, which, Take::Both);
     let again = rig.server.run(again);
     assert!(matches!(again, Err(ResolveError::NotFound)), "{again:?}");
+}
+
+/// A WRITE whose answer was lost comes again, also by another call: it is told what became of it.
+#[test]
+fn a_resolution_through_the_mount_that_comes_again_is_told_the_same() {
+    let mut rig = with_a_conflict(Setting::default(), 400);
+    let file = look(&mut rig, ".holdfast/resolve");
+    let sent = say(&mut rig, &file, "theirs f\n", stable_how::FILE_SYNC);
+    let again = say(&mut rig, &file, "theirs f\n", stable_how::FILE_SYNC);
+    for call in [&sent, &sent, &again] {
+        let reply = rig.exchange(vec![call.clone()], Mishaps::new()).unwrap();
+        assert!(written(&reply[0]).is_ok());
+    }
+    assert_eq!(rig.read_file("f").as_deref(), Some(&b"their"[..]));
+    assert!(rig.asides().is_empty());
+    let other = say(&mut rig, &file, "ours f\n", stable_how::FILE_SYNC);
+    let reply = rig.exchange(vec![other], Mishaps::new()).unwrap();
+    assert_eq!(written(&reply[0]), Err(nfsstat3::NFS3ERR_NOENT));
+    assert_eq!(rig.read_file("f").as_deref(), Some(&b"their"[..]));
 }

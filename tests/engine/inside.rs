@@ -47,7 +47,7 @@ const PACE: Pace = Pace {
     commit_ms_max: 12,
 };
 
-fn look(rig: &mut Rig, path: &str) -> nfs_fh3 {
+pub(crate) fn look(rig: &mut Rig, path: &str) -> nfs_fh3 {
     try_look(rig, path).unwrap_or_else(|status| panic!("{path}: {status}"))
 }
 
@@ -105,7 +105,7 @@ fn had(reply: &Bytes) -> Result<Vec<u8>, nfsstat3> {
 }
 
 /// A WRITE of a message.
-fn say(rig: &mut Rig, file: &nfs_fh3, text: &str, stable: stable_how) -> (u32, Bytes) {
+pub(crate) fn say(rig: &mut Rig, file: &nfs_fh3, text: &str, stable: stable_how) -> (u32, Bytes) {
     let xid = rig.client.xid();
     let args = WRITE3args {
         file: file.clone(),
@@ -130,7 +130,7 @@ fn commit(rig: &mut Rig, file: &nfs_fh3) -> (u32, Bytes) {
 }
 
 /// The status of a WRITE, and its verifier.
-fn written(reply: &Bytes) -> Result<[u8; 8], nfsstat3> {
+pub(crate) fn written(reply: &Bytes) -> Result<[u8; 8], nfsstat3> {
     let result = Bytes::copy_from_slice(codec::result(reply));
     match codec::unpack::<WRITE3res>(&result) {
         Nfs3Result::Ok(ok) => Ok(ok.verf.0),

@@ -157,6 +157,7 @@ impl World {
                 reply: Bytes::from_static(b"reply"),
             }],
             forgotten: Vec::new(),
+            told: Vec::new(),
             exchange: None,
         };
         self.fence
@@ -525,6 +526,7 @@ async fn a_closed_session_leaves_nothing_and_stays_closed() {
             totals,
             replies: Vec::new(),
             forgotten: Vec::new(),
+            told: Vec::new(),
             freeze: false,
             exchange: None,
         };

@@ -10,6 +10,7 @@ use crate::conflicts::ConflictId;
 use crate::error::{FsError, OpError, OpResult};
 use crate::image::Image;
 use crate::merge::Side;
+use crate::record::changed::ChangedPaths;
 use crate::record::conflict::{Conflict, ConflictKind, Place, Resolution, Version};
 use crate::record::inode::InodeRecord;
 use crate::stat::{FileKind, Stat};
@@ -194,6 +195,53 @@ pub fn locate(image: &mut Image, conflict: &Conflict) -> OpResult<Located> {
         located.aside = path_of(image, &spot)?;
     }
     Ok(located)
+}
+
+/// The paths that a resolution may change, as they are before it: those of its objects, those that
+/// they may get, and the directories that these are in.
+///
+/// # Errors
+///
+/// None but misses.
+pub fn touched(image: &mut Image, asked: &Resolve<'_>) -> OpResult<ChangedPaths> {
+    let conflict = asked.conflict;
+    let mut spots: Vec<Spot> = walk(image, &conflict.place.path)?.into_iter().collect();
+    let aside = conflict.aside.as_ref();
+    for place in [Some(&conflict.place), aside].into_iter().flatten() {
+        spots.extend(spot_of(image, place)?);
+    }
+    let home = match &asked.home {
+        Home::At(dir, name) => Some((*dir, name.clone())),
+        Home::Nowhere | Home::Unknown => None,
+    };
+    let versions = [&conflict.ours, &conflict.theirs].into_iter().flatten();
+    let links = versions.filter_map(|version| version.record.link.clone());
+    for (dir, name) in links.chain(home) {
+        if alive(image, dir)?.is_some_and(|stat| stat.is_dir()) {
+            let inode = image.entry(dir, name.as_bytes())?.map(|entry| entry.inode);
+            spots.push(Spot { dir, name, inode });
+        }
+    }
+    let mut paths = ChangedPaths::default();
+    if conflict.place.inode == InodeId::ROOT {
+        paths.add(Vec::new());
+    }
+    for spot in spots {
+        if let Some(inode) = spot.inode
+            && alive(image, inode)?.is_some_and(|stat| !has_one_name(&stat))
+        {
+            // Its other names are nowhere listed here.
+            return Ok(ChangedPaths::Everything);
+        }
+        // No client has a path so long; what is there is found again by its directory.
+        let Some(path) = path_of(image, &spot)? else {
+            return Ok(ChangedPaths::Everything);
+        };
+        let dir = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+        paths.add(path.get(..dir).unwrap_or_default().to_vec());
+        paths.add(path);
+    }
+    Ok(paths.without_doubles())
 }
 
 /// Resolves a conflict and takes its record out of the image.

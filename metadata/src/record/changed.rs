@@ -63,6 +63,16 @@ impl ChangedPaths {
         }
     }
 
+    /// Each path once.
+    #[must_use]
+    pub fn without_doubles(mut self) -> Self {
+        if let Self::These(paths) = &mut self {
+            paths.sort_unstable();
+            paths.dedup();
+        }
+        self
+    }
+
     /// The records that say it.
     #[must_use]
     pub fn into_records(self) -> Vec<ChangedRecord> {

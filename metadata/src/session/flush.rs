@@ -3,7 +3,8 @@
 //! Invariants (docs/design/0001-session-engine.md has the reasoning):
 //!
 //! 1. A flush commits only while the owner record is the one this owner wrote: it reads at a cached
-//!    version and conflicts with any change of that record since. No read, one round trip.
+//!    version and conflicts with any change of that record since. No read, one round trip, but for
+//!    freezes, exchanges and what clients are told of.
 //! 2. A flush takes effect once: it carries the next flush number, and a commit whose outcome is
 //!    unknown is settled by first changing the owner record's nonce, so that a straggler must
 //!    conflict, and then reading the number.
@@ -17,7 +18,9 @@ use crate::image::{Changes, Totals};
 use crate::keyspace;
 use crate::kv::{Isolation, KeyRange, Kv, KvError, Transaction, Version};
 use crate::layers::{LayerId, Layers};
+use crate::record::changed::ChangedRecord;
 use crate::record::session::{FlushRecord, OwnerRecord, ReplyRecord, SessionRecord};
+use crate::store::write_changed;
 
 /// Attempts at one flush before its failure is reported.
 const ATTEMPTS_MAX: u32 = 50;
@@ -44,6 +47,8 @@ pub struct FlushBatch {
     pub replies: Vec<StoredReply>,
     /// Replies to forget: xid and hash.
     pub forgotten: Vec<(u32, [u8; 16])>,
+    /// What of the changes no client has made. None with an exchange, which tells by itself.
+    pub told: Vec<ChangedRecord>,
     /// Freeze the open layer as of these changes: afterwards the session's layers are
     /// [`frozen`] of those before.
     pub freeze: bool,
@@ -202,6 +207,11 @@ impl Fence {
         let number = self.number + 1;
         if let Some(exchange) = &batch.exchange {
             exchange.write(txn.as_mut(), layers, batch, number).await?;
+        }
+        if !batch.told.is_empty() {
+            write_changed(txn.as_mut(), self.session, number, &batch.told)
+                .await
+                .map_err(FlushError::Kv)?;
         }
         for reply in &batch.replies {
             let record = ReplyRecord {

@@ -155,8 +155,10 @@ impl Gateway {
             };
             which = Which::Id(asked.id);
             let change = session.change_with(|image, now| {
+                let paths = ops::touched(image, &asked)?;
                 let caller = &caller;
-                ops::resolve(image, Context { caller, now }, &asked)
+                let done = ops::resolve(image, Context { caller, now }, &asked)?;
+                Ok((done, paths))
             });
             match change.await {
                 Ok(Ok(())) => {

@@ -7,6 +7,7 @@ use base::Timestamp;
 use metadata::conflicts::{self, ConflictId, ConflictPage, Unresolved};
 use metadata::image::Image;
 use metadata::layers::ImageError;
+use metadata::record::changed::ChangedPaths;
 use metadata::{FsError, OpError, OpResult};
 use tokio::sync::oneshot;
 
@@ -101,7 +102,8 @@ impl Waiting {
 impl Session {
     /// Runs an operation that may change the image, loading what it misses, and waits until all
     /// that it saw and did is durable. The operation does nothing before it has all it needs, as all
-    /// operations; so it takes effect once.
+    /// operations; so it takes effect once. It gives with its result the paths that it changes, which
+    /// clients are told of (`docs/design/0012-outside.md`).
     ///
     /// # Errors
     ///
@@ -112,7 +114,7 @@ impl Session {
     /// Not cancel-safe: the change may or may not have been made.
     pub(crate) async fn change_with<T>(
         self: &Arc<Self>,
-        operation: impl Fn(&mut Image, Timestamp) -> OpResult<T>,
+        operation: impl Fn(&mut Image, Timestamp) -> OpResult<(T, ChangedPaths)>,
     ) -> Result<T, ChangeError> {
         if !self.wait_for_flush().await {
             return Err(ChangeError::Unavailable);
@@ -148,7 +150,7 @@ impl Session {
     /// Runs an operation once. `None` if changes are held up.
     fn try_change<T>(
         self: &Arc<Self>,
-        operation: impl Fn(&mut Image, Timestamp) -> OpResult<T>,
+        operation: impl Fn(&mut Image, Timestamp) -> OpResult<(T, ChangedPaths)>,
     ) -> Result<Option<(OpResult<T>, Waits)>, ChangeError> {
         let now = self.shared.clock.wall();
         let mut state = self.lock();
@@ -162,6 +164,12 @@ impl Session {
             return Err(ChangeError::Fs(FsError::NoSpace));
         }
         let (result, ran) = state.image.run(|image| operation(image, now));
+        let result = result.map(|(value, paths)| {
+            if ran.changed {
+                state.told = std::mem::take(&mut state.told).and(paths);
+            }
+            value
+        });
         self.limit_memory(&mut state);
         let is_pending = ran.durable_after > state.image.durable();
         let is_awaited = result.is_ok() && is_pending;

@@ -315,6 +315,7 @@ impl State {
             totals,
             replies: std::mem::take(&mut self.replies),
             forgotten: self.calls.take_forgotten(),
+            told: std::mem::take(&mut self.told).into_records(),
             freeze: !taken.freezers.is_empty() && !is_empty,
             exchange: None,
         };

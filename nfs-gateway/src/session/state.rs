@@ -8,6 +8,7 @@ use std::time::Duration;
 use base::{Clock, InodeId};
 use metadata::image::{Image, Totals};
 use metadata::layers::Layers;
+use metadata::record::changed::ChangedPaths;
 use metadata::session::{Fence, StoredReply};
 use parking_lot::MutexGuard;
 
@@ -48,6 +49,8 @@ pub(super) struct State {
     pub(super) waiting: Waiting,
     /// Replies that the next flush stores.
     pub(super) replies: Vec<StoredReply>,
+    /// What changes of our own have changed; the next flush stores it.
+    pub(super) told: ChangedPaths,
     /// The right to flush; away while a flush runs.
     pub(super) fence: Option<Fence>,
     /// Totals as of the last flush.
@@ -93,6 +96,7 @@ impl State {
             parked: Vec::new(),
             waiting: Waiting::default(),
             replies: Vec::new(),
+            told: ChangedPaths::default(),
             fence: Some(fence),
             durable_totals: totals,
             lost: false,
@@ -127,6 +131,7 @@ impl State {
         self.waiting.tell(Waited::SetBack);
         self.image.reset(self.durable_totals);
         self.replies.clear();
+        self.told = ChangedPaths::default();
         self.generation += 1;
         self.losses += 1;
         self.lost_writes.lose_all(self.image.last_write());

@@ -1,17 +1,22 @@
 //! Conflicts of each kind, resolved in each way.
 
+use std::collections::BTreeMap;
+
 use base::InodeId;
 use proptest::prelude::*;
 
 use super::laws::{Three, config, steps};
 use super::merging::{assert_sound, merge_with, options};
-use super::world::Fs;
+use super::world::{Fs, Seen};
 use crate::error::FsError;
 use crate::keyspace::image as keys;
 use crate::merge::{Policy, Side};
 use crate::ops::{self, Home, Refusal, Resolve, Take, locate, making_room};
+use crate::record::changed::ChangedPaths;
 use crate::record::conflict::Conflict;
 use crate::record::inode::InodeRecord;
+
+type Tree = BTreeMap<String, Seen>;
 
 type Step = fn(&mut Fs) -> Result<(), FsError>;
 
@@ -98,9 +103,14 @@ impl World {
             home: room.map_or(Home::Unknown, |room| self.home(room)),
         };
         let before = self.result.lines();
-        let done = self.result.run(|image, cx| ops::resolve(image, cx, &asked));
-        let done = done.unwrap();
+        let tree_before = self.result.tree();
+        let done = self.result.run(|image, cx| {
+            let told = ops::touched(image, &asked)?;
+            Ok((ops::resolve(image, cx, &asked)?, told))
+        });
+        let (done, told) = done.unwrap();
         assert_sound(&mut self.result);
+        assert_told(&tree_before, &self.result.tree(), &told);
         let left = self.conflicts().len();
         match done {
             Ok(()) => assert_eq!(left, before_count - 1),
@@ -110,6 +120,26 @@ impl World {
             }
         }
         done
+    }
+}
+
+/// Clients are told of each path at which something else is now. Where another object is, or none, they
+/// find what is below it by itself.
+fn assert_told(before: &Tree, after: &Tree, told: &ChangedPaths) {
+    let ChangedPaths::These(told) = told else {
+        let is_linked = |seen: &Seen| !seen.record.stat.is_dir() && seen.record.stat.nlink > 1;
+        assert!(before.values().chain(after.values()).any(is_linked));
+        return;
+    };
+    let inode = |tree: &Tree, path: &str| tree.get(path).map(|seen| seen.record.stat.inode);
+    for path in before.keys().chain(after.keys()) {
+        if before.get(path) == after.get(path) {
+            continue;
+        }
+        let mut above = path.match_indices('/').map(|(at, _)| &path[..at]);
+        let is_told = |path: &str| told.iter().any(|it| it == path.as_bytes());
+        let is_found = above.any(|dir| is_told(dir) && inode(before, dir) != inode(after, dir));
+        assert!(is_told(path) || is_found, "{path} is not in {told:?}");
     }
 }
 

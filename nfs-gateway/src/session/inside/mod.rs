@@ -3,8 +3,9 @@
 //! | file | what |
 //! | --- | --- |
 //! | `directory.rs` | the procedures on `.holdfast` and what is directly in it |
-//! | `text.rs` | what `status`, `log`, `diff`, `conflicts` and `changed` say |
+//! | `text.rs` | what `status`, `log`, `diff` and `changed` say |
 //! | `verbs.rs` | `publish`, `checkpoint`, and acknowledging `changed` |
+//! | `resolving.rs` | what `conflicts` says, and `resolve` |
 //! | `commit.rs` | trees of commits, below `at` |
 //! | `trouble.rs` | why a call gets no result of its own |
 //!
@@ -13,6 +14,7 @@
 
 mod commit;
 mod directory;
+mod resolving;
 mod text;
 mod trouble;
 mod verbs;
@@ -63,11 +65,13 @@ pub(super) enum Object {
     Checkpoint,
     /// What changed from outside; takes the position up to which that was seen to.
     Changed,
+    /// Takes what is to become of a conflict of the session.
+    Resolve,
 }
 
 impl Object {
     /// All, in the order of a listing.
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Top,
         Self::At,
         Self::Changed,
@@ -76,6 +80,7 @@ impl Object {
         Self::Diff,
         Self::Log,
         Self::Publish,
+        Self::Resolve,
         Self::Status,
     ];
 
@@ -91,6 +96,7 @@ impl Object {
             Self::Publish => "publish",
             Self::Checkpoint => "checkpoint",
             Self::Changed => "changed",
+            Self::Resolve => "resolve",
         }
     }
 
@@ -106,6 +112,7 @@ impl Object {
             Self::Publish => 7,
             Self::Checkpoint => 8,
             Self::Changed => 9,
+            Self::Resolve => 10,
         }
     }
 
@@ -132,7 +139,10 @@ impl Object {
 
     /// Whether it takes messages.
     fn is_verb(self) -> bool {
-        matches!(self, Self::Publish | Self::Checkpoint | Self::Changed)
+        matches!(
+            self,
+            Self::Publish | Self::Checkpoint | Self::Changed | Self::Resolve
+        )
     }
 }
 
@@ -334,7 +344,7 @@ mod tests {
             let named = Object::named(object.name().as_bytes());
             assert_eq!(named, (object != Object::Top).then_some(object));
         }
-        assert_eq!(Object::of(InodeId::new(10)), None);
+        assert_eq!(Object::of(InodeId::new(11)), None);
         assert_eq!(Object::named(b"STATUS"), None);
     }
 

@@ -114,12 +114,14 @@ impl Session {
                 basis = Some(now);
                 self.diff_text(now.commit).await?
             }
-            Object::Conflicts => self.inside.state.lock().conflicts.clone(),
+            Object::Conflicts => self.conflicts_text().await?,
             Object::Changed => self.changed_text().await?,
-            Object::Publish | Object::Checkpoint => match self.inside.held(object) {
-                Some(held) => return Ok(held),
-                None => Bytes::new(),
-            },
+            Object::Publish | Object::Checkpoint | Object::Resolve => {
+                match self.inside.held(object) {
+                    Some(held) => return Ok(held),
+                    None => Bytes::new(),
+                }
+            }
             Object::Top | Object::At => return Err(metadata::FsError::IsDirectory.into()),
         };
         let now = self.shared.clock.wall();
@@ -376,7 +378,7 @@ pub(super) fn conflict_line(conflict: &Conflict) -> Vec<u8> {
 
 /// Adds a path as it is; in quotation marks, with what is special as in C, if that could be taken for
 /// something else.
-fn push_path(line: &mut Vec<u8>, path: &[u8]) {
+pub(super) fn push_path(line: &mut Vec<u8>, path: &[u8]) {
     let special = |byte: &u8| byte.is_ascii_control() || matches!(byte, b'"' | b'\\');
     let arrow = path.windows(4).any(|part| part == b" -> ");
     if !arrow && !path.iter().any(special) {

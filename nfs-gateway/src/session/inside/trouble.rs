@@ -14,7 +14,7 @@ use metadata::tree::TreeError;
 
 use super::super::FreezeError;
 use super::super::slow::Stop;
-use crate::history::HistoryError;
+use crate::history::{HistoryError, ResolveError};
 
 /// Why a call got no further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,6 +169,24 @@ impl From<&HistoryError> for Trouble {
             HistoryError::OverQuota => Self::Fail(FsError::QuotaExceeded),
             HistoryError::Refused { .. } => Self::Fail(FsError::ReadOnly),
             HistoryError::Busy { .. } => Self::Unavailable,
+        }
+    }
+}
+
+impl From<&ResolveError> for Trouble {
+    fn from(error: &ResolveError) -> Self {
+        match error {
+            ResolveError::Own(OwnError::NotFound) => Self::Fail(FsError::Stale),
+            ResolveError::Own(OwnError::Kv(error)) => error.into(),
+            ResolveError::Own(OwnError::Record(_)) => Self::Fail(FsError::Corrupt),
+            ResolveError::Store(error) => error.into(),
+            ResolveError::Image(error) => error.into(),
+            ResolveError::Snapshot(error) => error.into(),
+            ResolveError::NotFound => Self::Fail(FsError::NotFound),
+            ResolveError::Several(_) => Self::Fail(FsError::Invalid),
+            ResolveError::Refused(_) => Self::Fail(FsError::Exists),
+            ResolveError::Fs(error) => Self::Fail(*error),
+            ResolveError::Unavailable | ResolveError::Unknown => Self::Unavailable,
         }
     }
 }

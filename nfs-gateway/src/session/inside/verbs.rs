@@ -31,6 +31,8 @@ pub(super) struct Verb {
     message: Option<Message>,
     /// What the last message came to.
     last: Option<FsError>,
+    /// The last message, if it was carried out.
+    done: Option<Vec<u8>>,
 }
 
 /// A message as far as it has come.
@@ -65,16 +67,16 @@ impl Message {
 }
 
 /// What a message came to.
-struct Done {
+pub(super) struct Done {
     /// What the file says then.
-    said: Bytes,
+    pub(super) said: Bytes,
     /// What clashed.
-    conflicts: Bytes,
-    status: Option<FsError>,
+    pub(super) conflicts: Bytes,
+    pub(super) status: Option<FsError>,
 }
 
 impl Done {
-    fn failed(status: FsError, why: &str) -> Self {
+    pub(super) fn failed(status: FsError, why: &str) -> Self {
         let mut page = Page::default();
         page.line("failed", why);
         Self {
@@ -193,30 +195,36 @@ impl Session {
         last.map_or(Ok(()), Err)
     }
 
-    /// Publishes, or makes a checkpoint. If it has to be tried again `kept` waits for that.
+    /// Whether this message was carried out, and none since.
+    pub(super) fn was_done(&self, object: Object, message: &[u8]) -> bool {
+        let state = self.inside.state.lock();
+        let done = state.verbs.get(&object).and_then(|verb| verb.done.as_ref());
+        done.is_some_and(|done| done == message)
+    }
+
+    /// Does what the file is for. If it has to be tried again `kept` waits for that.
     async fn carry_out(
         self: &Arc<Self>,
         object: Object,
         message: &Message,
         kept: Option<Message>,
     ) -> Result<(), Trouble> {
-        let done = match text_of(&message.bytes) {
-            Err(why) => Done::failed(FsError::Invalid, why),
-            Ok(text) => match self.run_verb(object, text).await {
-                Ok(done) => done,
-                Err(trouble) => {
-                    let mut state = self.inside.state.lock();
-                    let verb = state.verbs.entry(object).or_default();
-                    if verb.message.is_none() {
-                        verb.message = kept;
-                    }
-                    return Err(trouble);
+        let done = match self.run_verb(object, &message.bytes).await {
+            Ok(done) => done,
+            Err(trouble) => {
+                let mut state = self.inside.state.lock();
+                let verb = state.verbs.entry(object).or_default();
+                if verb.message.is_none() {
+                    verb.message = kept;
                 }
-            },
+                return Err(trouble);
+            }
         };
         let now = self.shared.clock.wall();
         let mut state = self.inside.state.lock();
-        state.verbs.entry(object).or_default().last = done.status;
+        let verb = state.verbs.entry(object).or_default();
+        verb.last = done.status;
+        verb.done = (done.status.is_none()).then(|| message.bytes.clone());
         if object == Object::Publish {
             state.conflicts = done.conflicts;
         }
@@ -235,7 +243,14 @@ impl Session {
     }
 
     /// `Err` only if it has to be tried again.
-    async fn run_verb(self: &Arc<Self>, object: Object, message: &str) -> Result<Done, Trouble> {
+    async fn run_verb(self: &Arc<Self>, object: Object, message: &[u8]) -> Result<Done, Trouble> {
+        if object == Object::Resolve {
+            return self.resolve(message).await;
+        }
+        let message = match text_of(message) {
+            Ok(message) => message,
+            Err(why) => return Ok(Done::failed(FsError::Invalid, why)),
+        };
         let (gateway, tenant, id) = (&self.shared, self.record.tenant, self.id());
         if object == Object::Changed {
             return self.acknowledge(message).await;
@@ -342,13 +357,17 @@ fn refused(status: FsError, error: &HistoryError) -> Done {
     for conflict in conflicts {
         clashes.push(&conflict_line(conflict));
     }
-    let conflicts = clashes.finish("... and more\n");
+    let clashes = clashes.finish("... and more\n");
     let mut page = Page::default();
     page.push(&failed.said);
-    page.push(&conflicts);
+    page.push(&clashes);
     Done {
         said: page.finish("... and more: .holdfast/conflicts\n"),
-        conflicts,
+        // Those that the session has are listed anyway.
+        conflicts: match error {
+            HistoryError::Unresolved { .. } => Bytes::new(),
+            _ => clashes,
+        },
         status: Some(status),
     }
 }
