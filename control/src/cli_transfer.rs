@@ -52,7 +52,8 @@ pub struct ExportArgs {
     /// All commits that the version comes from, one of git's for each.
     #[arg(long, requires = "git")]
     pub history: bool,
-    /// The branch of the git repository [default: the version, if it is a plain name, else main]
+    /// The branch of the git repository [default: the version, if it is a branch, a tag or a plain
+    /// name, else main]
     #[arg(long, value_name = "BRANCH", requires = "git")]
     pub git_branch: Option<String>,
     /// The server.
@@ -63,8 +64,8 @@ pub struct ExportArgs {
 /// Arguments of `bundle`.
 #[derive(Debug, Args)]
 pub struct BundleArgs {
-    /// What to bundle: `VERSION` with all that it comes from, `A..B` for what B comes from and A does
-    /// not, or `..` for everything that branches and tags have.
+    /// What to bundle: `BRANCH` or `TAG` with all that it comes from, `A..BRANCH` for what it comes from
+    /// and version A does not, or `..` for everything that branches and tags have.
     pub range: String,
     /// The file.
     pub file: PathBuf,

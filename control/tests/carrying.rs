@@ -10,16 +10,16 @@ mod tests {
     use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
     use std::path::Path;
-    use std::process::Command;
+    use std::process::{Command, Output};
 
     use crate::support::{Server, fails, holdfast, json, run};
     use serde_json::Value;
 
     /// Exit codes.
-    const ERROR: i32 = 1;
     const USAGE: i32 = 2;
     const CONFLICT: i32 = 3;
     const NOT_FOUND: i32 = 4;
+    const RETRY: i32 = 6;
 
     fn text(path: &Path) -> &str {
         path.to_str().unwrap()
@@ -254,6 +254,37 @@ mod tests {
             NOT_FOUND,
             &["no commits"],
         );
+        // What nothing would name is not bundled.
+        for range in ["main~1", "main~2..main~1", &old] {
+            fails(
+                &["bundle", range, text(&place.join("none"))],
+                from,
+                USAGE,
+                &["no branch or tag", "ref create"],
+            );
+        }
+        assert!(!place.join("none").exists());
+        // An earlier try whose server was killed has left a pin; the one that gets there takes it away.
+        let tip = json(&["show"], from)["id"].as_str().unwrap().to_owned();
+        let note = format!("until `holdfast unbundle` of {tip} ends");
+        let copy = ["--workspace", "copy"];
+        json(
+            &[&["pin", "add", "main~1", "--note", &note], &copy[..]].concat(),
+            to,
+        );
+        json(
+            &[&["pin", "add", "side", "--note", "mine"], &copy[..]].concat(),
+            to,
+        );
+        json(&["unbundle", text(&file), "--workspace", "copy"], to);
+        let left = json(&["pin", "ls", "--workspace", "copy"], to);
+        let notes: Vec<&Value> = left
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|pin| &pin["note"])
+            .collect();
+        assert_eq!(notes, ["mine"]);
     }
 
     #[test]
@@ -277,7 +308,8 @@ mod tests {
         fs::write(tree.join("small"), b"small").unwrap();
         json(&["import", text(&tree)], &from);
         let bundle = place.join("bundle");
-        json(&["bundle", "main~1", text(&bundle)], &from);
+        json(&["ref", "create", "old", "main~1", "--tag"], &from);
+        json(&["bundle", "old", text(&bundle)], &from);
         let old = fs::metadata(&bundle).unwrap().len();
         json(&["bundle", "main", text(&bundle), "--force"], &from);
         // The second commit does not carry the file again.
@@ -402,6 +434,14 @@ mod tests {
         let tree = |path: &Path, name: &str| git(path, &["rev-parse", &format!("{name}^{{tree}}")]);
         assert_eq!(tree(&one, "only"), tree(&source, "HEAD"));
         refusals(&dir, place, &source, &back);
+        // A branch or tag is the branch in git, whatever its name has in it.
+        json(&["ref", "create", "agent/fix-1.2", "main~1"], &dir);
+        let trunk = git(&back, &["rev-parse", "main"]);
+        let export = ["export", "agent/fix-1.2", text(&back), "--git", "--history"];
+        assert_eq!(json(&export, &dir)["branch"], "agent/fix-1.2");
+        let made = git(&back, &["rev-parse", "refs/heads/agent/fix-1.2"]);
+        assert_eq!(made, git(&source, &["rev-parse", "trunk~1"]));
+        assert_eq!(git(&back, &["rev-parse", "main"]), trunk);
         server.kill();
         assert!(run(&["check"], &dir).status.success());
     }
@@ -410,15 +450,35 @@ mod tests {
         fails(
             &["import", "--git", text(place)],
             dir,
-            ERROR,
-            &["git", "not a git repository"],
+            USAGE,
+            &["not a git repository", "without --git"],
         );
         fails(
-            &["import", "--git", text(source), "--git-ref", "none"],
+            &["import", "--git", text(&place.join("none"))],
             dir,
-            ERROR,
+            NOT_FOUND,
             &["none"],
         );
+        let empty = place.join("empty");
+        fs::create_dir(&empty).unwrap();
+        git(&empty, &["init", "-q"]);
+        fails(
+            &["import", "--git", text(&empty)],
+            dir,
+            USAGE,
+            &["no commits yet"],
+        );
+        for (revision, code, said) in [
+            ("none", NOT_FOUND, "none"),
+            ("HEAD:README", NOT_FOUND, "no commit"),
+            ("--all", NOT_FOUND, "no commit"),
+            ("topic..trunk", USAGE, "is a range"),
+            ("^topic", USAGE, "is a range"),
+        ] {
+            let revision = format!("--git-ref={revision}");
+            let import = ["import", "--git", text(source), &revision];
+            fails(&import, dir, code, &[said]);
+        }
         fails(
             &["export", "main", text(&place.join("data")), "--git"],
             dir,
@@ -462,6 +522,73 @@ mod tests {
         assert_eq!(git(back, &["show", "plain:a"]), "a");
     }
 
+    #[test]
+    fn branches_of_a_git_repository_share_what_they_come_from() {
+        let place = tempfile::tempdir().unwrap();
+        let place = place.path();
+        let (dir, source) = (place.join("data"), place.join("source"));
+        repository(&source);
+        let server = Server::start("up", &dir);
+        json(&["import", "--git", text(&source)], &dir);
+        git(&source, &["checkout", "-q", "-b", "aside", "trunk~1"]);
+        fs::write(source.join("aside"), b"aside\n").unwrap();
+        commit(&source, "aside");
+        let bring = |revision: &str, branch: &str| {
+            let what = ["--git-ref", revision, "--branch", branch];
+            json(
+                &[&["import", "--git", text(&source)], &what[..]].concat(),
+                &dir,
+            )
+        };
+        assert_eq!(bring("aside", "side")["commits"], 1);
+        let (side, main) = (log(&dir, "default", "side"), log(&dir, "default", "main"));
+        assert_eq!(side[1]["id"], main[1]["id"]);
+        // All of it is there: a branch is made, and nothing more.
+        assert_eq!(bring("topic", "old")["commits"], 0);
+        assert_eq!(log(&dir, "default", "old")[0]["message"], "topic\n");
+        let topic = git(&source, &["rev-parse", "topic"]);
+        let old = &log(&dir, "default", "old")[0];
+        assert!(main.contains(old) && old["pairs"]["git.commit"] == topic.as_str());
+        // A branch that is there moves on to what another one has.
+        bring("trunk~1", "old");
+        let old = log(&dir, "default", "old");
+        assert_eq!(old[0]["parents"], main[1]["parents"]);
+        // Both have changed something since, and go together.
+        let session = json(&["session", "open", "--version", "side"], &dir);
+        let id = session["id"].as_str().unwrap();
+        json(&["session", "publish", id, "--branch", "main"], &dir);
+        let out = place.join("out");
+        json(&["export", "main", text(&out)], &dir);
+        assert_eq!(fs::read(out.join("aside")).unwrap(), b"aside\n");
+        assert_eq!(
+            fs::read(out.join("becomes a directory/file")).unwrap(),
+            b"x"
+        );
+        // Who says to be what git has, and comes from something else, is not believed.
+        let head = commit_more(&source);
+        let plain = place.join("plain");
+        fs::create_dir(&plain).unwrap();
+        let pair = format!("git.commit={head}");
+        let forged = [
+            "import",
+            text(&plain),
+            "--branch",
+            "forged",
+            "--pair",
+            &pair,
+        ];
+        json(&forged, &dir);
+        assert_eq!(bring("aside", "side")["commits"], 1);
+        assert!(run(&["cat", "side", "more"], &dir).status.success());
+        server.kill();
+        assert!(run(&["check"], &dir).status.success());
+    }
+
+    fn commit_more(repository: &Path) -> String {
+        fs::write(repository.join("more"), b"more\n").unwrap();
+        commit(repository, "more")
+    }
+
     /// Commits that come in are on no branch before the last is there, and kept meanwhile.
     #[test]
     fn what_a_git_import_has_brought_is_kept_until_its_end() {
@@ -472,24 +599,13 @@ mod tests {
         let server = Server::start("up", &dir);
         // A git that tells what is pinned each time it lists what a commit has.
         let (bin, told) = (place.join("bin"), place.join("told"));
-        fs::create_dir(&bin).unwrap();
-        let git = Command::new("sh")
-            .args(["-c", "command -v git"])
-            .output()
-            .unwrap();
-        let script = format!(
-            "#!/bin/sh\ncase \"$*\" in *ls-tree*) {{ {} --json pin ls --data-dir {} | tr -d '\\n'; \
-             echo; }} >> {};; esac\nexec {} \"$@\"\n",
+        let first = format!(
+            "{{ {} --json pin ls --data-dir {} | tr -d '\\n'; echo; }} >> {}",
             env!("CARGO_BIN_EXE_holdfast"),
             text(&dir),
             text(&told),
-            String::from_utf8(git.stdout).unwrap().trim(),
         );
-        fs::write(bin.join("git"), script).unwrap();
-        fs::set_permissions(bin.join("git"), fs::Permissions::from_mode(0o755)).unwrap();
-        let path = format!("{}:{}", text(&bin), std::env::var("PATH").unwrap());
-        let import = ["import", "--git", text(&source), "--data-dir", text(&dir)];
-        let done = holdfast().args(import).env("PATH", path).output().unwrap();
+        let done = imported_with(&bin, &first, &source, &dir);
         assert!(done.status.success(), "{done:?}");
         let told = fs::read_to_string(&told).unwrap();
         let told: Vec<Vec<Value>> = told
@@ -503,6 +619,53 @@ mod tests {
         assert_eq!(last[0]["commit"], merge["id"]);
         // Both sides of a merge.
         assert!(told.iter().any(|pins| pins.len() == 2), "{told:?}");
+        let left = json(&["pin", "ls"], &dir);
+        assert!(left.as_array().unwrap().is_empty(), "{left}");
+        server.kill();
+    }
+
+    /// Imports with a git that does something first each time it lists what a commit has.
+    fn imported_with(bin: &Path, first: &str, source: &Path, dir: &Path) -> Output {
+        fs::create_dir(bin).unwrap();
+        let git = Command::new("sh")
+            .args(["-c", "command -v git"])
+            .output()
+            .unwrap();
+        let script = format!(
+            "#!/bin/sh\ncase \"$*\" in *ls-tree*) {first};; esac\nexec {} \"$@\"\n",
+            String::from_utf8(git.stdout).unwrap().trim(),
+        );
+        fs::write(bin.join("git"), script).unwrap();
+        fs::set_permissions(bin.join("git"), fs::Permissions::from_mode(0o755)).unwrap();
+        let path = format!("{}:{}", text(bin), std::env::var("PATH").unwrap());
+        let import = ["import", "--git", text(source), "--data-dir", text(dir)];
+        holdfast().args(import).env("PATH", path).output().unwrap()
+    }
+
+    /// The server is killed in the midst of an import, which is then done again.
+    #[test]
+    fn pins_of_an_import_that_was_cut_short_go_when_it_is_repeated() {
+        let place = tempfile::tempdir().unwrap();
+        let place = place.path();
+        let (dir, source) = (place.join("data"), place.join("source"));
+        repository(&source);
+        let server = Server::start("up", &dir);
+        let calls = place.join("calls");
+        let third = format!(
+            "echo >> {0}; [ $(wc -l < {0}) -ne 3 ] || kill -9 {1}",
+            text(&calls),
+            server.pid()
+        );
+        let broken = imported_with(&place.join("bin"), &third, &source, &dir);
+        assert_eq!(broken.status.code(), Some(RETRY), "{broken:?}");
+        server.kill();
+        let server = Server::start("up", &dir);
+        let pins = json(&["pin", "ls"], &dir);
+        let head = git(&source, &["rev-parse", "HEAD"]);
+        let note = format!("until `holdfast import --git` of {head} ends");
+        let pins = pins.as_array().unwrap();
+        assert!(!pins.is_empty() && pins.iter().all(|pin| pin["note"] == note.as_str()));
+        json(&["import", "--git", text(&source)], &dir);
         let left = json(&["pin", "ls"], &dir);
         assert!(left.as_array().unwrap().is_empty(), "{left}");
         server.kill();

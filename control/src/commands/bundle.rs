@@ -81,7 +81,15 @@ fn select(client: &Client, workspace: &str, range: &str) -> Result<Selection, Fa
         for commit in history(client, workspace, to)? {
             known.insert(commit.id.clone(), commit);
         }
-        refs.into_iter().filter(|found| found.name == to).collect()
+        let named: Vec<Ref> = refs.into_iter().filter(|found| found.name == to).collect();
+        if named.is_empty() {
+            let message = format!(
+                "{to:?} is no branch or tag, and without one nothing would name what is bundled: end \
+                 the range with a branch or tag, or make one with `holdfast ref create NAME {to}`"
+            );
+            return Err(Failure::new(FailureKind::Usage, message));
+        }
+        named
     };
     for found in &refs {
         if !known.contains_key(&found.commit) {
@@ -335,13 +343,20 @@ pub(super) fn unbundle(args: UnbundleArgs, json: bool) -> Result<(), Failure> {
         client.post_for_nothing("/v1/workspaces", &new)?;
     }
     let moving = moving(&contents, &there, &known);
-    let mut holding = Holding::new(workspace, "`holdfast unbundle`");
+    let tip = contents.commits.last().map(|commit| commit.id.as_str());
+    let mut holding = Holding::new(workspace, "`holdfast unbundle`", tip.unwrap_or_default());
     let done = take(&client, &args, &moving, (&mut known, &mut holding)).and_then(|taken| {
         let refs = refs(&client, workspace, &contents.refs, &known)?;
         Ok((taken, refs))
     });
-    holding.end(&client);
-    let (taken, refs) = done?;
+    let (taken, refs) = match done {
+        Ok(done) => done,
+        Err(failure) => {
+            holding.give_up(&client);
+            return Err(failure);
+        }
+    };
+    holding.done(&client);
     let skipped = contents.commits.len() - taken;
     if json {
         return output::json(&serde_json::json!({

@@ -5,10 +5,11 @@
 //! with them.
 
 use super::escape;
+use super::pages::pages;
 use crate::client::Client;
 use crate::failure::{Failure, FailureKind};
 use crate::history::Commit;
-use crate::keeping::AddPin;
+use crate::keeping::{AddPin, Pin};
 use crate::output;
 
 /// Commits that are pinned until a branch has them.
@@ -20,11 +21,12 @@ pub(super) struct Holding {
 }
 
 impl Holding {
-    /// Holds nothing yet. `what` runs and says that it holds them.
-    pub(super) fn new(workspace: &str, what: &str) -> Self {
+    /// Holds nothing yet. `what` runs and says that it holds them; `tip` names what comes in, the same
+    /// each time that it is tried.
+    pub(super) fn new(workspace: &str, what: &str, tip: &str) -> Self {
         Self {
             workspace: workspace.to_owned(),
-            note: format!("until {what} ends"),
+            note: format!("until {what} of {tip} ends"),
             pinned: Vec::new(),
         }
     }
@@ -53,12 +55,35 @@ impl Holding {
         Ok(())
     }
 
-    /// Lets go of all: a branch has them, or nobody wants them any more.
-    pub(super) fn end(mut self, client: &Client) {
-        for commit in std::mem::take(&mut self.pinned) {
-            if let Err(failure) = self.unpin(client, &commit) {
-                output::note(&format!("pin {commit} is left, take it away: {failure}"));
+    /// Lets go of all: branches have what was to come in. What an earlier try, which did not get so
+    /// far, has left goes as well.
+    pub(super) fn done(self, client: &Client) {
+        match pages::<Pin>(client, &self.path(), usize::MAX) {
+            Ok(pins) => {
+                for pin in pins.iter().filter(|pin| pin.note == self.note) {
+                    if !self.pinned.contains(&pin.commit) {
+                        self.unpin_or_tell(client, &pin.commit);
+                    }
+                }
             }
+            Err(failure) => output::note(&format!(
+                "pins with the note {:?} may be left, take them away: {failure}",
+                self.note
+            )),
+        }
+        self.give_up(client);
+    }
+
+    /// Lets go of what this try has brought: nobody wants it any more.
+    pub(super) fn give_up(mut self, client: &Client) {
+        for commit in std::mem::take(&mut self.pinned) {
+            self.unpin_or_tell(client, &commit);
+        }
+    }
+
+    fn unpin_or_tell(&self, client: &Client, commit: &str) {
+        if let Err(failure) = self.unpin(client, commit) {
+            output::note(&format!("pin {commit} is left, take it away: {failure}"));
         }
     }
 

@@ -100,6 +100,11 @@ impl Server {
         self.ready.get(field).unwrap().as_str().unwrap().to_owned()
     }
 
+    /// The number of its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();

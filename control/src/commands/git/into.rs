@@ -1,6 +1,6 @@
 //! From a git repository to commits.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::Write;
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use crate::commands::transfer::put;
 use crate::commands::{client, escape};
 use crate::failure::{Failure, FailureKind};
 use crate::files::Progress;
-use crate::history::{Checkpoint, short};
+use crate::history::{Checkpoint, Commit, CreateRef, Ref, short};
 use crate::output as print;
 use crate::tar::{self, Extent, Kind, Member};
 use crate::transfer::Imported;
@@ -66,24 +66,105 @@ struct Notes {
 }
 
 pub(in crate::commands) fn import(args: &ImportArgs, json: bool) -> Result<(), Failure> {
-    let revision = args.git_ref.as_deref().unwrap_or("HEAD");
-    let commits = list(&args.path, revision)?;
-    let Some(tip) = commits.last().map(|commit| commit.id.clone()) else {
-        let message = format!("{revision:?} has no commits");
-        return Err(Failure::new(FailureKind::NotFound, message));
-    };
+    let tip = tip(&args.path, args.git_ref.as_deref())?;
+    let commits = list(&args.path, &tip)?;
     let client = client(&args.server)?;
-    let mut known = known(&client, &args.workspace, &args.branch, &commits)?;
+    let there = all_refs(&client, &args.workspace)?;
+    let (mut known, head) = known(&client, args, &there, &commits)?;
+    // A branch that is there moves with a commit that comes in, and with nothing else.
+    if head.is_some() && known.get(&tip) != head.as_ref() {
+        known.remove(&tip);
+    }
     let fresh: Vec<GitCommit> = commits
         .into_iter()
         .filter(|commit| !known.contains_key(&commit.id))
         .collect();
-    let mut holding = Holding::new(&args.workspace, "`holdfast import --git`");
+    let mut holding = Holding::new(&args.workspace, "`holdfast import --git`", &tip);
     let brought = bring(&client, args, (&fresh, &tip), (&mut known, &mut holding));
-    holding.end(&client);
-    let notes = brought?;
+    let made = brought.and_then(|notes| match known.get(&tip) {
+        // Another branch had it all.
+        Some(commit) if head.is_none() && fresh.is_empty() => {
+            make_branch(&client, args, commit).map(|()| notes)
+        }
+        _ => Ok(notes),
+    });
+    let notes = match made {
+        Ok(notes) => notes,
+        Err(failure) => {
+            holding.give_up(&client);
+            return Err(failure);
+        }
+    };
+    holding.done(&client);
     print::progress_note("");
     report(args, fresh.len(), (&tip, known.get(&tip)), notes, json)
+}
+
+/// The commit that is to be brought in, with all that it comes from.
+fn tip(repository: &Path, revision: Option<&str>) -> Result<String, Failure> {
+    let shown = repository.display();
+    if let Err(error) = std::fs::metadata(repository) {
+        return Err(Failure::io(format_args!("look at {shown}"), &error));
+    }
+    let wrong = |message: String| Err(Failure::new(FailureKind::Usage, message));
+    if !repository.is_dir() {
+        return wrong(format!("{shown} is no directory: name a git repository"));
+    }
+    // What it says is told apart.
+    let found = output(
+        git(repository)
+            .args(["rev-parse", "--git-dir"])
+            .env("LC_ALL", "C"),
+    );
+    match found {
+        Err(failure) if failure.message.contains("not a git repository") => {
+            return wrong(format!(
+                "{shown} is not a git repository: name one, or import its files without --git"
+            ));
+        }
+        found => found?,
+    };
+    let name = revision.unwrap_or("HEAD");
+    let id = output(git(repository).args([
+        "rev-parse",
+        "--verify",
+        "--quiet",
+        "--end-of-options",
+        &format!("{name}^{{commit}}"),
+    ]));
+    match id {
+        // Git takes `^NAME`, too: all but that.
+        Ok(id) if !id.starts_with(b"^") => {
+            return Ok(String::from_utf8_lossy(&id).trim().to_owned());
+        }
+        _ => {}
+    }
+    let refs = output(git(repository).args(["for-each-ref", "--count=1"]))?;
+    if refs.is_empty() && revision.is_none() {
+        return wrong(format!(
+            "{shown} has no commits yet: there is nothing to import"
+        ));
+    }
+    if name.contains("..") || name.starts_with('^') {
+        return wrong(format!(
+            "{name:?} is a range: name one commit, which comes with all that it comes from; what the \
+             workspace has already is not brought in again"
+        ));
+    }
+    let message =
+        format!("{shown} has no commit {name:?}: say with --git-ref what is to be imported");
+    Err(Failure::new(FailureKind::NotFound, message))
+}
+
+fn make_branch(client: &Client, args: &ImportArgs, commit: &str) -> Result<(), Failure> {
+    let create = CreateRef {
+        name: args.branch.clone(),
+        version: commit.to_owned(),
+        tag: false,
+        protected: false,
+    };
+    let path = format!("/v1/workspaces/{}/refs", escape(&args.workspace));
+    client.post_for_nothing(&path, &create)
 }
 
 /// Brings in commits, parents first.
@@ -205,31 +286,75 @@ fn list(repository: &Path, revision: &str) -> Result<Vec<GitCommit>, Failure> {
     Ok(commits)
 }
 
-/// Commits that the branch has already.
+/// Commits that the workspace has already, and where the branch is.
 fn known(
     client: &Client,
-    workspace: &str,
-    branch: &str,
+    args: &ImportArgs,
+    there: &[Ref],
     commits: &[GitCommit],
-) -> Result<Known, Failure> {
-    let refs = all_refs(client, workspace)?;
-    let Some(found) = refs.into_iter().find(|found| found.name == branch) else {
-        return Ok(Known::new());
-    };
-    let known: Known = history(client, workspace, &found.commit)?
-        .into_iter()
-        .filter_map(|commit| Some((commit.pairs.get(COMMIT_PAIR)?.clone(), commit.id)))
-        .collect();
-    let is_part = commits
-        .iter()
-        .any(|commit| known.get(&commit.id) == Some(&found.commit));
-    if is_part {
-        return Ok(known);
+) -> Result<(Known, Option<String>), Failure> {
+    let (workspace, branch) = (&args.workspace, &args.branch);
+    let head = there.iter().find(|found| found.name == *branch);
+    let head = head.map(|found| found.commit.clone());
+    let mut known = Known::new();
+    let mut seen = HashSet::new();
+    if let Some(head) = &head {
+        for commit in history(client, workspace, head)? {
+            seen.insert(commit.id.clone());
+            if let Some(id) = commit.pairs.get(COMMIT_PAIR) {
+                known.insert(id.clone(), commit.id);
+            }
+        }
+        let is_part = commits
+            .iter()
+            .any(|commit| known.get(&commit.id) == Some(head));
+        if !is_part {
+            let message = format!(
+                "branch {branch:?} has commits that this history does not come from: import to \
+                 another branch"
+            );
+            return Err(Failure::new(FailureKind::Conflict, message));
+        }
     }
-    let message = format!(
-        "branch {branch:?} has commits that this history does not come from: import to another branch"
-    );
-    Err(Failure::new(FailureKind::Conflict, message))
+    if commits.iter().all(|commit| known.contains_key(&commit.id)) {
+        return Ok((known, head));
+    }
+    let mut others: HashMap<String, Vec<Commit>> = HashMap::new();
+    for found in there {
+        if !seen.insert(found.commit.clone()) {
+            continue;
+        }
+        for commit in history(client, workspace, &found.commit)? {
+            if (seen.insert(commit.id.clone()) || commit.id == found.commit)
+                && let Some(id) = commit.pairs.get(COMMIT_PAIR)
+            {
+                others.entry(id.clone()).or_default().push(commit);
+            }
+        }
+    }
+    share(&mut known, &others, commits);
+    Ok((known, head))
+}
+
+/// Takes commits of other branches for those of git that they say they were. Anybody can say that of
+/// any commit; so one is taken only if what it comes from was taken, too.
+fn share(known: &mut Known, others: &HashMap<String, Vec<Commit>>, commits: &[GitCommit]) {
+    // Parents come first.
+    for commit in commits {
+        if known.contains_key(&commit.id) {
+            continue;
+        }
+        let parents = commit.parents.iter().map(|parent| known.get(parent));
+        let parents: Option<Vec<&String>> = parents.collect();
+        let same = others.get(&commit.id).into_iter().flatten();
+        let same = parents.and_then(|parents| {
+            let mut same = same.filter(|other| other.parents.iter().eq(parents.iter().copied()));
+            same.next().map(|other| other.id.clone())
+        });
+        if let Some(id) = same {
+            known.insert(commit.id.clone(), id);
+        }
+    }
 }
 
 fn call(args: &ImportArgs, commit: &GitCommit, known: &Known, is_tip: bool) -> String {

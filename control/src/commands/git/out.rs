@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdin, Stdio};
 use super::{AUTHOR_PAIR, COMMITTER_PAIR, git, not_started, output};
 use crate::cli_transfer::ExportArgs;
 use crate::client::{Client, Part};
-use crate::commands::bundle::{history, parents_first};
+use crate::commands::bundle::{all_refs, history, parents_first};
 use crate::commands::transfer::{beside, put_in_place};
 use crate::commands::{client, escape};
 use crate::failure::{Failure, FailureKind};
@@ -18,7 +18,7 @@ use crate::output as print;
 use crate::reading::{escape_bytes, in_git_quotes};
 use crate::tar::{Kind, Member, Reader};
 
-/// The branch of git where the version is no branch's name.
+/// The branch of git where the version is no name.
 const BRANCH: &str = "main";
 
 /// Bytes of a file that are asked for at a time.
@@ -60,7 +60,7 @@ impl From<Failure> for Broken {
 
 pub(in crate::commands) fn export(args: &ExportArgs, json: bool) -> Result<(), Failure> {
     let client = client(&args.server)?;
-    let branch = branch_of(args)?;
+    let branch = branch_of(&client, args)?;
     let commits = if args.history {
         let all = history(&client, &args.workspace, &args.version)?;
         let all = all.into_iter().map(|commit| (commit.id.clone(), commit));
@@ -104,13 +104,21 @@ pub(in crate::commands) fn export(args: &ExportArgs, json: bool) -> Result<(), F
 }
 
 /// The branch of git that is written.
-fn branch_of(args: &ExportArgs) -> Result<String, Failure> {
-    if let Some(branch) = &args.git_branch {
+fn branch_of(client: &Client, args: &ExportArgs) -> Result<String, Failure> {
+    let checked = |branch: &str| {
         let checked = output(git(Path::new(".")).args(["check-ref-format", "--branch", branch]));
-        return checked.map(|_| branch.clone()).map_err(|_| {
-            let message = format!("{branch:?} is no name of a branch for git");
+        checked.map(|_| branch.to_owned()).map_err(|_| {
+            let message =
+                format!("{branch:?} is no name of a branch for git: say another with --git-branch");
             Failure::new(FailureKind::Usage, message)
-        });
+        })
+    };
+    if let Some(branch) = &args.git_branch {
+        return checked(branch);
+    }
+    let refs = all_refs(client, &args.workspace)?;
+    if refs.iter().any(|found| found.name == args.version) {
+        return checked(&args.version);
     }
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_');
     let is_name = args.version.chars().all(is_plain) && !args.version.starts_with('-');
