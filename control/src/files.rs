@@ -3,10 +3,13 @@
 //! Paths are walked name by name, from open directories on, and no link is ever followed: so whatever
 //! is changed meanwhile, nothing outside the tree is read or written.
 
+mod levels;
 mod pack;
+mod remove;
 mod unpack;
 
 pub(crate) use pack::{Packed, pack};
+pub(crate) use remove::remove_tree;
 pub(crate) use unpack::{Options, Unpacked, unpack, unreadable};
 
 use std::io::IsTerminal;
@@ -14,7 +17,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use base::{Clock, SystemClock, Timestamp};
-use rustix::process::{Resource, getrlimit, setrlimit};
 
 use crate::failure::Failure;
 use crate::output;
@@ -109,14 +111,6 @@ pub(crate) fn shown_bytes(bytes: u64) -> String {
 fn failed(doing: &str, path: &Path, error: rustix::io::Errno) -> Failure {
     let doing = format!("{doing} {}", path.display());
     Failure::io(doing, &error.into())
-}
-
-/// Lets this process have as many open files as it may: each level of a tree is one.
-fn raise_file_limit() {
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    // If it cannot be raised, very deep trees fail, and say so.
-    setrlimit(Resource::Nofile, limit).unwrap_or_default();
 }
 
 /// A time of a file; what is before 1970 becomes 1970.

@@ -160,6 +160,9 @@ pub struct Import {
     /// The file whose content comes.
     open: Option<InodeId>,
     dirs: DirCache,
+    /// Directories that were made, and the root if it was told.
+    dirs_made: u64,
+    is_root_told: bool,
 }
 
 /// What of a session's owner is needed.
@@ -217,6 +220,8 @@ impl Import {
             written: 0,
             open: None,
             dirs: DirCache::default(),
+            dirs_made: 0,
+            is_root_told: false,
         })
     }
 
@@ -224,6 +229,13 @@ impl Import {
     #[must_use]
     pub fn session(&self) -> SessionId {
         self.session
+    }
+
+    /// How many directories have come: those that were told of, and those that were made because
+    /// something is in them.
+    #[must_use]
+    pub fn directories(&self) -> u64 {
+        self.dirs_made + u64::from(self.is_root_told)
     }
 
     /// How many bytes the next flush adds to a transaction, or a few less.
@@ -243,6 +255,7 @@ impl Import {
     /// Not cancel-safe, like all that follow: the import is to be given up then.
     pub async fn directory(&mut self, path: &[u8], with: Attributes) -> Result<(), ImportError> {
         let names = split(path)?;
+        self.is_root_told |= names.is_empty();
         let dir = self.walk(&names).await?;
         self.change(dir, |record| {
             objects::set(record, with);

@@ -3,6 +3,8 @@
 //! Only so many imports run at a time, so none may last because its sender dawdles: of each minute
 //! that is spent waiting for a sender something has to come.
 
+use std::error::Error;
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use axum::body::BodyDataStream;
@@ -54,6 +56,10 @@ pub(super) async fn feed(
             }
             part = stream.next() => match part {
                 Some(Ok(bytes)) => Piece::Bytes(bytes),
+                Some(Err(error)) if is_malformed(&error) => {
+                    let why = format!("the body is not sent as HTTP says ({error}): send it anew");
+                    Piece::Failed(std::io::Error::new(ErrorKind::InvalidData, why))
+                }
                 Some(Err(error)) => failed(&format!("the sender broke off ({error})")),
                 None => Piece::End,
             },
@@ -70,6 +76,21 @@ pub(super) async fn feed(
             return;
         }
     }
+}
+
+/// Whether what came of a body cannot be one, as a chunk without a length; not that it has ended.
+fn is_malformed(error: &axum::Error) -> bool {
+    let mut why: Option<&dyn Error> = Some(error);
+    while let Some(error) = why {
+        if let Some(error) = error.downcast_ref::<std::io::Error>() {
+            return matches!(
+                error.kind(),
+                ErrorKind::InvalidData | ErrorKind::InvalidInput
+            );
+        }
+        why = error.source();
+    }
+    false
 }
 
 #[cfg(test)]

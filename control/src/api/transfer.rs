@@ -4,7 +4,7 @@
 //! taken in by a task; between them are short queues, so that neither runs ahead. A peer that sends
 //! next to nothing (`receiving.rs`) or takes nothing for [`PATIENCE`] is given up.
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -226,6 +226,7 @@ async fn import_now(
         (Err(error), _) => Err(error.into()),
         (Ok(()), Ok(Ok(read))) => {
             counts.ignored = read.ignored;
+            counts.directories = importing.directories();
             match (about, read.about.as_deref()) {
                 (Said::Beside(about), _) => Ok(about),
                 (Said::Inside, Some(text)) => about_of(text),
@@ -250,6 +251,10 @@ fn refused(error: &TarError) -> ApiError {
             "{error}: nothing was kept of it; make it anew or send it again"
         )),
         TarError::Malformed { .. } => ApiError::invalid(error.to_string()),
+        // The body, not the archive: see `receiving.rs`.
+        TarError::Io(why) if why.kind() == ErrorKind::InvalidData => {
+            ApiError::invalid(format!("{error}; nothing of it was kept"))
+        }
         TarError::Io(_) => ApiError::not_ready(format!("{error}; nothing of it was kept")),
     }
 }
@@ -343,10 +348,7 @@ async fn member_in(
             counts.kept += 1;
             return importing.keep(path).await;
         }
-        Kind::Directory => {
-            counts.directories += 1;
-            return importing.directory(path, with).await;
-        }
+        Kind::Directory => return importing.directory(path, with).await,
         Kind::Link(target) => {
             counts.links += 1;
             return importing.link(path, &target).await;

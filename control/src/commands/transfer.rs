@@ -12,7 +12,9 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use super::{client, escape};
 use crate::cli_transfer::{ExportArgs, ImportArgs};
 use crate::failure::{Failure, FailureKind};
-use crate::files::{Options, Packed, Progress, Unpacked, pack, shown_bytes, unpack, unreadable};
+use crate::files::{
+    Options, Packed, Progress, Unpacked, pack, remove_tree, shown_bytes, unpack, unreadable,
+};
 use crate::history::{Checkpoint, short};
 use crate::output;
 use crate::tar::{self, Kind, Reader};
@@ -127,9 +129,12 @@ fn send(path: &Path, to: &mut dyn Write, progress: &mut Progress) -> Result<(), 
     };
     let mut from = BufReader::with_capacity(COPY_BYTES, from);
     let begin = from.fill_buf().map_err(|error| failed(&error))?;
+    let mut form = Form::Plain;
     let mut from: Box<dyn Read> = if begin.starts_with(&[0x1f, 0x8b]) {
+        form = Form::Gzip;
         Box::new(flate2::bufread::MultiGzDecoder::new(from))
     } else if begin.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
+        form = Form::Zstd;
         let decoder = zstd::stream::read::Decoder::with_buffer(from);
         Box::new(decoder.map_err(|error| failed(&error))?)
     } else {
@@ -141,11 +146,26 @@ fn send(path: &Path, to: &mut dyn Write, progress: &mut Progress) -> Result<(), 
             Ok(0) => return Ok(()),
             Ok(read) => read,
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            // The system reads it well: it is not what it should be.
+            Err(error) if form != Form::Plain && error.raw_os_error().is_none() => {
+                return Err(damaged(path, form, &error));
+            }
             Err(error) => return Err(failed(&error)),
         };
         put(to, buffer.get(..read).unwrap_or_default())?;
         progress.add(read);
     }
+}
+
+/// What a packed archive that cannot be unpacked comes to.
+fn damaged(path: &Path, form: Form, error: &std::io::Error) -> Failure {
+    let form = if form == Form::Gzip { "gzip" } else { "zstd" };
+    let message = format!(
+        "{} is cut off or damaged, or has something behind its end that is no {form} ({error}), and \
+         nothing was imported: make it anew, or fetch it again",
+        path.display()
+    );
+    Failure::new(FailureKind::Usage, message)
 }
 
 pub(super) fn export(args: ExportArgs, json: bool) -> Result<(), Failure> {
@@ -190,6 +210,34 @@ pub(super) fn export(args: ExportArgs, json: bool) -> Result<(), Failure> {
     output::text(&format!("commit {commit}\n{counts}"))
 }
 
+/// Ends of names of archives that are not written.
+const OTHER_ENDS: [&[u8]; 24] = [
+    b".tar.xz",
+    b".txz",
+    b".tar.bz2",
+    b".tbz",
+    b".tbz2",
+    b".tar.lz4",
+    b".tar.lz",
+    b".tar.lzma",
+    b".tlz",
+    b".tar.lzo",
+    b".tar.br",
+    b".tar.z",
+    b".taz",
+    b".gz",
+    b".zst",
+    b".xz",
+    b".bz2",
+    b".zip",
+    b".7z",
+    b".rar",
+    b".cpio",
+    b".cpgz",
+    b".jar",
+    b".ar",
+];
+
 /// Where an export goes.
 enum Target {
     Standard,
@@ -212,6 +260,7 @@ impl Target {
         let found = std::fs::symlink_metadata(&dest);
         let is_dir = dest.is_dir();
         let name = dest.file_name().map(OsStr::as_bytes).unwrap_or_default();
+        let name = name.to_ascii_lowercase();
         let form = [
             (&b".tar"[..], Form::Plain),
             (b".tar.gz", Form::Gzip),
@@ -227,7 +276,17 @@ impl Target {
                 }
                 Ok(Self::Archive(dest, *form))
             }
-            (_, Err(error)) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::New(dest)),
+            (_, Err(error)) if error.kind() == std::io::ErrorKind::NotFound => {
+                if OTHER_ENDS.iter().any(|end| name.ends_with(end)) {
+                    let message = format!(
+                        "{} would be an archive of a kind that is not written: name it .tar, .tar.gz, \
+                         .tgz, .tar.zst or .tzst, or make a directory of that name first",
+                        dest.display()
+                    );
+                    return Err(Failure::new(FailureKind::Usage, message));
+                }
+                Ok(Self::New(dest))
+            }
             (_, Err(error)) => Err(Failure::io(
                 format_args!("look at {}", dest.display()),
                 &error,
@@ -274,7 +333,7 @@ impl Target {
                     .and_then(|unpacked| put_in_place(&partial, &dest, false).map(|()| unpacked));
                 unpacked.map_err(|failure| {
                     // Nobody but us knows of it.
-                    let removed = std::fs::remove_dir_all(&partial);
+                    let removed = remove_tree(&partial);
                     nothing_made(failure, &dest, (&partial, removed))
                 })
             }
@@ -394,9 +453,20 @@ pub(super) fn copy(
             }
         };
         match member.kind {
-            Kind::File { size } => {
+            Kind::File { .. } => {
                 counts.files += 1;
-                counts.bytes += size;
+                loop {
+                    match reader.data() {
+                        Ok(Some((_, data))) => {
+                            counts.bytes += u64::try_from(data.len()).unwrap_or(0);
+                        }
+                        Ok(None) => break,
+                        Err(error) => {
+                            let failure = reader.into_inner().failure;
+                            return Err(failure.unwrap_or_else(|| unreadable(&error)));
+                        }
+                    }
+                }
             }
             Kind::Kept => counts.kept += 1,
             Kind::Directory => counts.directories += 1,

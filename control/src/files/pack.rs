@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::{CString, OsStr};
 use std::io::Write;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::vec;
@@ -15,7 +15,8 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, pread};
 
-use super::{Progress, failed, raise_file_limit, timestamp};
+use super::levels::Levels;
+use super::{Progress, failed, timestamp};
 use crate::failure::{Failure, FailureKind};
 use crate::tar::{self, EXTENTS_MAX, Extent, Kind, Member};
 
@@ -38,7 +39,6 @@ pub(crate) fn pack(
     to: &mut dyn Write,
     progress: &mut Progress,
 ) -> Result<Packed, Failure> {
-    raise_file_limit();
     let root = open(CWD, dir.as_os_str(), OFlags::DIRECTORY)
         .map_err(|error| failed("open directory", dir, error))?;
     let stat = fstat(&root).map_err(|error| failed("read", dir, error))?;
@@ -52,10 +52,12 @@ pub(crate) fn pack(
         packed: Packed::default(),
     };
     packer.header(&stat, b".", Kind::Directory, &[])?;
-    let mut levels = vec![packer.level(root)?];
+    let level = packer.level(&root)?;
+    let mut levels = Levels::new(root, level).map_err(|error| failed("read", dir, error))?;
     while let Some(level) = levels.last_mut() {
         let Some(name) = level.names.next() else {
-            levels.pop();
+            // One that is somewhere else now was moved.
+            levels.pop().map_err(|_| packer.changed())?;
             continue;
         };
         packer.path.truncate(level.path);
@@ -63,8 +65,11 @@ pub(crate) fn pack(
             packer.path.push(b'/');
         }
         packer.path.extend_from_slice(name.as_bytes());
-        if let Some(below) = packer.one(level.fd.as_fd(), &name)? {
-            levels.push(packer.level(below)?);
+        let Some(here) = levels.here() else { break };
+        if let Some(below) = packer.one(here, &name)? {
+            let level = packer.level(&below)?;
+            let pushed = levels.push(below, level);
+            pushed.map_err(|error| packer.failed("read", error))?;
         }
     }
     packer.write(&tar::END)?;
@@ -85,7 +90,6 @@ struct Packer<'a> {
 
 /// A directory that is being read.
 struct Level {
-    fd: OwnedFd,
     names: vec::IntoIter<CString>,
     path: usize,
 }
@@ -129,10 +133,10 @@ impl Packer<'_> {
         written.map_err(|error| Failure::io("send the archive", &error))
     }
 
-    fn level(&self, fd: OwnedFd) -> Result<Level, Failure> {
+    fn level(&self, fd: &OwnedFd) -> Result<Level, Failure> {
         let wrong = |error| self.failed("read directory", error);
         let mut names = Vec::new();
-        for entry in Dir::read_from(&fd).map_err(wrong)? {
+        for entry in Dir::read_from(fd).map_err(wrong)? {
             let entry = entry.map_err(wrong)?;
             let name = entry.file_name();
             if !matches!(name.to_bytes(), b"." | b"..") {
@@ -142,7 +146,6 @@ impl Packer<'_> {
         // So that the same tree is the same archive.
         names.sort_unstable();
         Ok(Level {
-            fd,
             names: names.into_iter(),
             path: self.path.len(),
         })

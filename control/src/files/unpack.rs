@@ -16,7 +16,8 @@ use rustix::fs::{
 use rustix::io::{Errno, pwrite};
 use rustix::process::{getegid, geteuid, umask};
 
-use super::{Progress, failed, raise_file_limit, timestamp};
+use super::levels::{DIRECTORY, Levels};
+use super::{Progress, failed, timestamp};
 use crate::failure::{Failure, FailureKind};
 use crate::tar::{Kind, Member, Reader, TarError};
 use crate::transfer::Counts;
@@ -39,14 +40,13 @@ pub(crate) struct Unpacked {
 
 /// Makes what the archive `from` holds in the directory `dest`, which exists.
 ///
-/// Memory and open files are bounded by the depth of the tree.
+/// Memory is bounded by the depth of the tree.
 pub(crate) fn unpack(
     from: impl Read,
     dest: &Path,
     options: Options,
     progress: &mut Progress,
 ) -> Result<Unpacked, Failure> {
-    raise_file_limit();
     // Modes are what the archive says.
     let before = umask(Mode::empty());
     let unpacked = Unpacker::open(dest, options, progress).and_then(|mut unpacker| {
@@ -73,7 +73,7 @@ struct Unpacker<'a> {
     /// The superuser can give files away.
     is_root: bool,
     /// The directory that is written to, after those above it; the first is `dest`.
-    levels: Vec<Level>,
+    levels: Levels<Level>,
     /// The member that is made.
     path: Vec<u8>,
     unpacked: Unpacked,
@@ -81,7 +81,6 @@ struct Unpacker<'a> {
 
 /// A directory that is written to.
 struct Level {
-    fd: OwnedFd,
     name: Vec<u8>,
     /// What it gets when it is left.
     with: Option<Attributes>,
@@ -118,11 +117,6 @@ impl Attributes {
     }
 }
 
-const DIRECTORY: OFlags = OFlags::RDONLY
-    .union(OFlags::DIRECTORY)
-    .union(OFlags::NOFOLLOW)
-    .union(OFlags::CLOEXEC);
-
 /// The names of a path, none of which leads out.
 fn names(path: &[u8]) -> Result<Vec<&[u8]>, Failure> {
     let refuse = |why: &str| {
@@ -145,16 +139,16 @@ impl<'a> Unpacker<'a> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = openat(CWD, dest, flags, Mode::empty());
         let root = Level {
-            fd: fd.map_err(|error| failed("open directory", dest, error))?,
             name: Vec::new(),
             with: None,
         };
+        let levels = fd.and_then(|fd| Levels::new(fd, root));
         Ok(Self {
             dest,
             options,
             progress,
             is_root: geteuid().is_root(),
-            levels: vec![root],
+            levels: levels.map_err(|error| failed("open directory", dest, error))?,
             path: Vec::new(),
             unpacked: Unpacked::default(),
         })
@@ -194,10 +188,9 @@ impl<'a> Unpacker<'a> {
     }
 
     fn finish(mut self) -> Result<Unpacked, Failure> {
-        while let Some(level) = self.levels.pop() {
-            self.leave(&level)?;
-            if self.levels.is_empty() {
-                let synced = syncfs(&level.fd);
+        while let Some(fd) = self.leave()? {
+            if self.levels.len() == 0 {
+                let synced = syncfs(&fd);
                 synced.map_err(|error| failed("write to the disk", self.dest, error))?;
             }
         }
@@ -217,21 +210,19 @@ impl<'a> Unpacker<'a> {
     }
 
     fn here(&self) -> Result<BorrowedFd<'_>, Failure> {
-        let level = self.levels.last().map(|level| level.fd.as_fd());
-        level.ok_or_else(|| Failure::error("no directory to write to"))
+        let here = self.levels.here();
+        here.ok_or_else(|| Failure::error("no directory to write to"))
     }
 
     /// Goes to a directory; it and those above it are made if they are missing.
     fn enter(&mut self, names: &[&[u8]]) -> Result<(), Failure> {
-        let open = self.levels.iter().skip(1);
+        let open = self.levels.all().skip(1);
         let common = open
             .zip(names)
             .take_while(|(level, name)| level.name == **name)
             .count();
         while self.levels.len() > common + 1 {
-            if let Some(level) = self.levels.pop() {
-                self.leave(&level)?;
-            }
+            self.leave()?;
         }
         for name in names.get(common..).unwrap_or_default() {
             self.push(name, None)?;
@@ -273,16 +264,21 @@ impl<'a> Unpacker<'a> {
             }));
         }
         let name = name.to_vec();
-        self.levels.push(Level { fd, name, with });
-        Ok(())
+        let pushed = self.levels.push(fd, Level { name, with });
+        pushed.map_err(|error| self.failed("read", error))
     }
 
-    /// Gives a directory its attributes when all that is in it is made.
-    fn leave(&mut self, level: &Level) -> Result<(), Failure> {
-        match level.with {
-            Some(with) => self.set(&level.fd, with),
-            None => Ok(()),
+    /// Leaves a directory, if there is one, and gives it its attributes: all that is in it is made.
+    fn leave(&mut self) -> Result<Option<OwnedFd>, Failure> {
+        let left = self.levels.pop();
+        let left = left.map_err(|error| self.failed("go back to the directory of", error))?;
+        let Some((fd, level)) = left else {
+            return Ok(None);
+        };
+        if let Some(with) = level.with {
+            self.set(&fd, with)?;
         }
+        Ok(Some(fd))
     }
 
     /// Sets attributes of what is open.
@@ -392,17 +388,17 @@ impl<'a> Unpacker<'a> {
         };
         let mut dir: Option<OwnedFd> = None;
         for parent in parents {
-            let at = match (&dir, self.levels.first()) {
+            let at = match (&dir, self.levels.root()) {
                 (Some(dir), _) => dir.as_fd(),
-                (None, Some(root)) => root.fd.as_fd(),
+                (None, Some(root)) => root,
                 (None, None) => break,
             };
             let next = openat(at, *parent, DIRECTORY, Mode::empty());
             dir = Some(next.map_err(|error| self.failed("link to the other name of", error))?);
         }
-        let from = match (&dir, self.levels.first()) {
+        let from = match (&dir, self.levels.root()) {
             (Some(dir), _) => dir.as_fd(),
-            (None, Some(root)) => root.fd.as_fd(),
+            (None, Some(root)) => root,
             (None, None) => return Ok(()),
         };
         let linked = linkat(from, *last, self.here()?, name, AtFlags::empty());

@@ -175,7 +175,8 @@ fn an_export_to_git_that_breaks_off_may_be_tried_again() {
     let place = tempfile::tempdir().unwrap();
     let repository = place.path().join("repository");
     let args = [text(&repository), "--git"];
-    let said = said(&args, vec![commit(), broken_off()]);
+    let refs = of_length(br#"{"items":[],"next":null}"#);
+    let said = said(&args, vec![refs, commit(), broken_off()]);
     assert!(
         said.contains("broke off") && !said.contains("fatal"),
         "{said}"

@@ -10,8 +10,9 @@ use std::process::{Command, Stdio};
 use proptest::prelude::*;
 use rustix::fs::FileType;
 
-use crate::commands::{CONFLICT, export, import, killed_is_sound, sessions, started, text};
-use crate::support::{Server, fails, holdfast, json};
+use crate::commands::{CONFLICT, USAGE, export, import, killed_is_sound, sessions, started, text};
+use crate::support::{Server, fails, holdfast, json, run};
+use crate::tar::{file, import_members, long_name};
 use crate::tree::{
     BLOCK, compare, content_hash, described, mode, node, odd_tree, sparse, times_everywhere,
 };
@@ -91,7 +92,7 @@ fn archives(dir: &Path, place: &Path) {
         export(dir, "main", &file, &["--force"]);
         let branch = format!("from-{end}");
         import(dir, &file, &["--branch", &branch]);
-        let out = place.join(format!("out of {end}"));
+        let out = place.join(format!("out of {}", end.replace('.', " ")));
         export(dir, &branch, &out, &[]);
         compare(&described(&out), wanted);
     }
@@ -220,6 +221,71 @@ fn an_export_writes_where_it_was_told() {
     export(&dir, "main", &empty, &[]);
     assert_eq!(fs::read(empty.join("plain")).unwrap(), b"new");
     through_a_pipe(&dir, place.path());
+    // Nobody who asks for an archive gets a directory.
+    for name in ["x.tar.xz", "x.zip", "x.gz", "X.TBZ2"] {
+        let out = place.path().join(name);
+        fails(
+            &["export", "main", text(&out)],
+            &dir,
+            USAGE,
+            &[name, "not written", ".tar.zst"],
+        );
+        assert!(!out.exists());
+    }
+    let out = place.path().join("x.zip");
+    fs::create_dir(&out).unwrap();
+    export(&dir, "main", &out, &[]);
+    assert_eq!(fs::read(out.join("plain")).unwrap(), b"new");
+    drop(server);
+}
+
+/// A command that may have few open files.
+fn with_few_files(args: &[&str], dir: &Path) {
+    let ran = Command::new("sh")
+        .args(["-c", "ulimit -n 200; exec \"$@\"", "sh"])
+        .arg(env!("CARGO_BIN_EXE_holdfast"))
+        .args(args)
+        .arg("--data-dir")
+        .arg(dir)
+        .output()
+        .unwrap();
+    assert!(ran.status.success(), "{args:?}: {ran:?}");
+}
+
+#[test]
+fn trees_deeper_than_there_may_be_open_files_go_out_and_in() {
+    const DEPTH: usize = 1500;
+    let (place, dir, server) = started();
+    let path = [&b"d/".repeat(DEPTH)[..], b"f"].concat();
+    let (archive, out) = (place.path().join("a.tar"), place.path().join("out"));
+    let members = [long_name(&path), file(&path[..100], b"deep")];
+    let made = import_members(&dir, &archive, &members);
+    assert_eq!(made["counts"]["directories"], DEPTH);
+    with_few_files(&["export", "main", text(&out)], &dir);
+    with_few_files(&["import", text(&out), "--branch", "again"], &dir);
+    let (one, two) = (place.path().join("1.tar"), place.path().join("2.tar"));
+    let told = export(&dir, "main", &one, &[]);
+    assert_eq!(told["counts"]["directories"], DEPTH + 1);
+    export(&dir, "again", &two, &[]);
+    assert_eq!(fs::read(&one).unwrap().len(), fs::read(&two).unwrap().len());
+    let cat = ["cat", "again", std::str::from_utf8(&path).unwrap()];
+    assert_eq!(run(&cat, &dir).stdout, b"deep");
+    killed_is_sound(server, &dir);
+}
+
+#[test]
+fn both_kinds_of_export_tell_the_same_of_holes() {
+    let (place, dir, server) = started();
+    let tree = place.path().join("tree");
+    fs::create_dir_all(tree.join("d")).unwrap();
+    let holes = fs::File::create(tree.join("d/holes")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&holes, &[1; 200_000], 512 << 20).unwrap();
+    holes.set_len(1 << 30).unwrap();
+    import(&dir, &tree, &[]);
+    let tar = export(&dir, "main", &place.path().join("a.tar.zst"), &[]);
+    let plain = export(&dir, "main", &place.path().join("out"), &[]);
+    assert_eq!(tar["counts"], plain["counts"]);
+    assert!(tar["counts"]["bytes"].as_u64().unwrap() < 1 << 20, "{tar}");
     drop(server);
 }
 

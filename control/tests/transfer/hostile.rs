@@ -1,6 +1,7 @@
 //! Archives that nobody should send.
 
 use std::fs::{self, File};
+use std::io::Write;
 use std::os::unix::fs::FileExt;
 
 use crate::commands::{NOT_FOUND, USAGE, killed_is_sound, sessions, started, text};
@@ -134,6 +135,25 @@ fn hostile_bytes() -> Vec<Hostile> {
     ]
 }
 
+/// Archives that are sound, but not packed as they should be.
+fn hostile_packing() -> Vec<Vec<u8>> {
+    let whole = tar(&[file(b"packed", &noise()[..50_000])]);
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(&whole).unwrap();
+    let gzip = encoder.finish().unwrap();
+    let zstd = zstd::encode_all(&whole[..], 0).unwrap();
+    let mut all = vec![
+        b"\x1f\x8b\x08\0\0\0\0\0\0\x03junk".to_vec(),
+        b"\x28\xb5\x2f\xfdjunkjunk".to_vec(),
+    ];
+    for packed in [gzip, zstd] {
+        all.push(packed[..packed.len() - 4].to_vec());
+        all.push(packed[..packed.len() / 2].to_vec());
+        all.push([&packed[..], b"rubbish behind its end"].concat());
+    }
+    all
+}
+
 #[test]
 fn hostile_archives_leave_nothing() {
     let (place, dir, server) = started();
@@ -154,13 +174,15 @@ fn hostile_archives_leave_nothing() {
         "{collected}"
     );
     // Damaged packing is noticed before the server sees an end.
-    for (end, bytes) in [
-        ("gz", &b"\x1f\x8b\x08\0\0\0\0\0\0\x03junk"[..]),
-        ("zst", b"\x28\xb5\x2f\xfdjunkjunk"),
-    ] {
-        let bad = place.path().join(format!("bad.tar.{end}"));
+    for (number, bytes) in hostile_packing().iter().enumerate() {
+        let bad = place.path().join(format!("bad.tar.{number}"));
         fs::write(&bad, bytes).unwrap();
-        fails(&["import", text(&bad)], &dir, 1, &["nothing was imported"]);
+        let parts = [
+            "nothing was imported",
+            "cut off or damaged",
+            "fetch it again",
+        ];
+        fails(&["import", text(&bad)], &dir, USAGE, &parts);
     }
     fails(&["import", "/no/such"], &dir, NOT_FOUND, &["/no/such"]);
     fails(

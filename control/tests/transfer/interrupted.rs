@@ -56,6 +56,11 @@ impl Upload {
         self.0.write_all(b"\r\n").unwrap();
     }
 
+    /// Sends bytes that are no chunk, or not a whole one.
+    fn send_raw(&mut self, bytes: &[u8]) {
+        self.0.write_all(bytes).unwrap();
+    }
+
     fn end(mut self, bytes: &[u8]) -> String {
         self.send(bytes);
         self.0.write_all(b"0\r\n\r\n").unwrap();
@@ -193,6 +198,23 @@ fn slow_imports_and_collections_do_not_mind_each_other() {
     export(&dir, "main", &out, &[]);
     assert_eq!(fs::read(out.join("first")).unwrap(), noise());
     assert_eq!(fs::read(out.join("second")).unwrap(), noise()[5..]);
+    killed_is_sound(server, &dir);
+}
+
+#[test]
+fn a_body_that_is_none_is_the_senders_fault() {
+    let (_place, dir, server) = started();
+    for raw in ["nothing\r\n", "5\r\nhello!!", "fffffffffffffffff\r\n"] {
+        let mut upload = Upload::begin(&server, "");
+        upload.send(&file(b"half", &[9; 200_000])[..100_000]);
+        upload.send_raw(raw.as_bytes());
+        let answer = upload.answer();
+        assert!(
+            answer.starts_with("HTTP/1.1 400") && answer.contains("nothing of it was kept"),
+            "{raw:?}: {answer}"
+        );
+    }
+    fails(&["show"], &dir, NOT_FOUND, &["main"]);
     killed_is_sound(server, &dir);
 }
 

@@ -175,6 +175,7 @@ impl Import {
         let entry = entry_of(&record);
         self.hold_new(record)?;
         self.enter(parent, &name, entry).await?;
+        self.dirs_made += 1;
         Ok(entry.inode)
     }
 

@@ -187,6 +187,13 @@ impl Gateway {
 }
 
 impl Importing {
+    /// How many directories have come: those that were told of, and those that were made because
+    /// something is in them.
+    #[must_use]
+    pub fn directories(&self) -> u64 {
+        self.import.directories()
+    }
+
     /// A directory, made or there already. The empty path is the root.
     ///
     /// # Errors

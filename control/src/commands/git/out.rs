@@ -12,7 +12,7 @@ use crate::commands::bundle::{all_refs, history, parents_first};
 use crate::commands::transfer::{beside, put_in_place};
 use crate::commands::{client, escape};
 use crate::failure::{Failure, FailureKind};
-use crate::files::{Progress, unreadable};
+use crate::files::{Progress, remove_tree, unreadable};
 use crate::history::Commit;
 use crate::output as print;
 use crate::reading::{escape_bytes, in_git_quotes};
@@ -180,7 +180,7 @@ impl<'a> Dest<'a> {
 
     fn drop_new(&self) {
         if let Self::New(_, partial) = self {
-            drop(std::fs::remove_dir_all(partial));
+            drop(remove_tree(partial));
         }
     }
 }
