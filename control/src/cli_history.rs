@@ -104,7 +104,7 @@ pub struct ShowArgs {
     /// The workspace.
     #[arg(long, value_name = "NAME", default_value = "default")]
     pub workspace: String,
-    /// Most changed files to tell.
+    /// Most changed files to tell, at most 10000.
     #[arg(long, value_name = "NUMBER", default_value_t = 1000)]
     pub limit: usize,
     /// The server.
@@ -136,7 +136,7 @@ pub struct DiffArgs {
     /// The workspace.
     #[arg(long, value_name = "NAME", default_value = "default")]
     pub workspace: String,
-    /// Most files to tell.
+    /// Most files to tell, at most 10000.
     #[arg(long, value_name = "NUMBER", default_value_t = 1000)]
     pub limit: usize,
     /// The server.

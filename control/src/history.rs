@@ -165,9 +165,9 @@ pub struct Change {
     /// The change as `git diff` has it, if that was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patch: Option<String>,
-    /// The files are no UTF-8: other bytes are replaced in `patch`.
+    /// `patch` says only that content differs: it is binary, not UTF-8, or too large.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub patch_lossy: bool,
+    pub patch_partial: bool,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref)] // As serde calls it.
@@ -243,7 +243,7 @@ impl From<PathChange> for Change {
             new_size: change.new_size,
             further: change.further,
             patch: None,
-            patch_lossy: false,
+            patch_partial: false,
         }
     }
 }

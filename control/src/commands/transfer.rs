@@ -11,6 +11,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::{client, escape};
 use crate::cli_transfer::{ExportArgs, ImportArgs};
+use crate::client::Client;
 use crate::failure::{Failure, FailureKind};
 use crate::files::{Options, Packed, Progress, Unpacked, pack, shown_bytes, unpack, unreadable};
 use crate::history::{Checkpoint, short};
@@ -148,6 +149,20 @@ fn send(path: &Path, to: &mut dyn Write, progress: &mut Progress) -> Result<(), 
     }
 }
 
+/// Why the export that `call` asks for failed: if it only broke off, the server is asked whether it can
+/// work at all.
+pub(super) fn why_broken(client: &Client, call: &str, failure: Failure) -> Failure {
+    if failure.kind != FailureKind::Retry {
+        return failure;
+    }
+    let looked: Result<serde_json::Value, _> = client.get(&format!("{call}&check=true"));
+    match looked {
+        Err(cause) if cause.kind == FailureKind::Conflict => Failure::error(cause.message),
+        Err(cause) if cause.kind == FailureKind::Error => cause,
+        _ => failure,
+    }
+}
+
 pub(super) fn export(args: ExportArgs, json: bool) -> Result<(), Failure> {
     if args.git {
         return super::git::export(&args, json);
@@ -165,10 +180,11 @@ pub(super) fn export(args: ExportArgs, json: bool) -> Result<(), Failure> {
         return Err(Failure::new(FailureKind::Usage, message));
     }
     let target = Target::new(dest, force)?;
-    let (commit, unpacked) = client.download(&call, move |from, commit| {
+    let exported = client.download(&call, move |from, commit| {
         let unpacked = target.take(from, force)?;
         Ok((commit.unwrap_or_default(), unpacked))
-    })?;
+    });
+    let (commit, unpacked) = exported.map_err(|failure| why_broken(&client, &call, failure))?;
     let counts = counted(&unpacked.counts);
     if unpacked.owners_left > 0 {
         output::note(&format!(
