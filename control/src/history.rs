@@ -458,13 +458,32 @@ impl From<OperationInfo> for Operation {
                 format!("restored session {session} to {}", at(*after))
             }
             Action::RefChanged { change, .. } => {
+                let name = change.name.as_str();
+                if let (Some(before), Some(after)) = (change.before, change.after)
+                    && before.commit == after.commit
+                    && before.protected != after.protected
+                {
+                    let how = if after.protected {
+                        "protected"
+                    } else {
+                        "unprotected"
+                    };
+                    let what = format!("{name} {how}");
+                    return Self::new(info, what);
+                }
                 let said = |state: Option<metadata::record::reference::RefState>| {
                     at(state.map(|state| state.commit))
                 };
                 let (before, after) = (said(change.before), said(change.after));
-                format!("{} from {before} to {after}", change.name.as_str())
+                format!("{name} from {before} to {after}")
             }
         };
+        Self::new(info, what)
+    }
+}
+
+impl Operation {
+    fn new(info: OperationInfo, what: String) -> Self {
         Self {
             id: info.id.to_string(),
             time: show_time(info.time),

@@ -17,7 +17,7 @@ use crate::history::{
     Shown, Stat, Undo, short,
 };
 use crate::output;
-use crate::reading::{ChangedPath, PathCommit, escape_bytes, show_path};
+use crate::reading::{ChangedPath, PathCommit, escape_bytes, show_bytes, show_path};
 use crate::types::Session;
 
 impl From<AboutArgs> for Checkpoint {
@@ -116,7 +116,16 @@ pub(super) fn log(args: &LogArgs, json: bool) -> Result<(), Failure> {
     }
     if let Some(path) = &args.path {
         query.push_str(&format!("&path={}", escape_bytes(path.as_bytes())));
-        return log_of_path(&pages(&client, &query, args.limit)?, json);
+        let commits = pages(&client, &query, args.limit)?;
+        if commits.is_empty() && !json {
+            let path = show_bytes(path.as_bytes());
+            output::note(&format!(
+                "no such commit of {} changed {path}",
+                args.version
+            ));
+            return Ok(());
+        }
+        return log_of_path(&commits, json);
     }
     let commits: Vec<Commit> = pages(&client, &query, args.limit)?;
     if json {

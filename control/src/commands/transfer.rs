@@ -98,15 +98,19 @@ fn is_standard(path: &Path) -> bool {
 }
 
 fn counted(counts: &Counts) -> String {
-    format!(
-        "{} files ({}), {} directories, {} symbolic links, {} further names, {} others",
-        counts.files,
-        shown_bytes(counts.bytes),
-        counts.directories,
-        counts.symlinks,
-        counts.links,
-        counts.others
-    )
+    let some = |count: u64, one: &str, more: &str| match count {
+        1 => format!("1 {one}"),
+        count => format!("{count} {more}"),
+    };
+    let bytes = shown_bytes(counts.bytes);
+    [
+        format!("{} ({bytes})", some(counts.files, "file", "files")),
+        some(counts.directories, "directory", "directories"),
+        some(counts.symlinks, "symbolic link", "symbolic links"),
+        some(counts.links, "further name", "further names"),
+        some(counts.others, "other", "others"),
+    ]
+    .join(", ")
 }
 
 fn open(path: &Path) -> Result<File, Failure> {

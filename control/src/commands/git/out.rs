@@ -229,7 +229,7 @@ fn write(
             }
             // Git is told of no end, and what it says of that is not the reason.
             Ok((_, Err(Broken::Download(failure)))) | Err(failure) => {
-                super::super::transfer::why_broken(&client, &call("export"), failure)
+                super::super::transfer::why_broken(client, &call("export"), failure)
             }
             Ok((stream, Err(Broken::Git(error)))) => {
                 drop(stream);
