@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::cli_conflicts::ConflictsCommand;
 use crate::cli_history::{
-    CheckpointArgs, DiffArgs, LogArgs, OpCommand, PublishArgs, RefCommand, ShowArgs,
+    CheckpointArgs, CloseArgs, DiffArgs, LogArgs, OpCommand, PublishArgs, RefCommand, ShowArgs,
 };
 use crate::cli_keeping::{DeleteArgs, PinCommand, RetentionArgs, TokenCommand};
 use crate::cli_outside::{ChangedArgs, RefreshArgs, RestoreArgs, SyncArgs};
@@ -217,14 +217,8 @@ pub enum SessionCommand {
         #[command(flatten)]
         server: ServerArgs,
     },
-    /// Close a session: what it holds is gone, and its mounts become stale.
-    Close {
-        /// The session.
-        session: String,
-        /// The server.
-        #[command(flatten)]
-        server: ServerArgs,
-    },
+    /// Close a session: what it holds is gone unless it is kept or published, its mounts become stale.
+    Close(CloseArgs),
     /// Make a live session, or paths in it, as a version has them, under its mounts.
     Restore(RestoreArgs),
     /// Bring what its branch has into a live session, under its mounts.

@@ -54,6 +54,41 @@ fn message(text: &str) -> Result<String, String> {
     }
 }
 
+/// Arguments of `session close`.
+#[derive(Debug, Args)]
+pub struct CloseArgs {
+    /// The session.
+    pub session: String,
+    /// Publish first; if that fails the session stays open.
+    #[arg(long)]
+    pub publish: bool,
+    /// Make a commit of what it has first, and pin that.
+    #[arg(long, conflicts_with = "publish")]
+    pub keep: bool,
+    /// What the commit is to say.
+    #[command(flatten)]
+    pub about: AboutArgs,
+    /// The branch to publish to [default: the session's]
+    #[arg(
+        long,
+        value_name = "BRANCH",
+        requires = "publish",
+        conflicts_with = "keep"
+    )]
+    pub branch: Option<String>,
+    /// What to do where the branch has changed the same thing, as for `session publish` [default: fail]
+    #[arg(
+        long,
+        value_name = "POLICY",
+        requires = "publish",
+        conflicts_with = "keep"
+    )]
+    pub policy: Option<String>,
+    /// The server.
+    #[command(flatten)]
+    pub server: ServerArgs,
+}
+
 /// What a commit is to say.
 #[derive(Debug, Args)]
 pub struct AboutArgs {

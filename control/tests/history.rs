@@ -205,6 +205,52 @@ mod tests {
         assert_eq!(json(&["check"], dir)["clean"], true);
     }
 
+    #[tokio::test]
+    async fn a_session_is_closed_published_kept_or_dropped() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let server = Server::start("up", dir);
+        let is_open = |session: &Value| {
+            let all = json(&["session", "ls"], dir);
+            let all = all.as_array().unwrap();
+            all.iter().any(|one| one["id"] == session["id"])
+        };
+        let (first, mut files) = mounted(&server, dir, &[]).await;
+        let (second, mut others) = mounted(&server, dir, &[]).await;
+        files.write("f", b"first").await;
+        others.write("f", b"second").await;
+        let args = ["session", "close", id(&first), "--publish", "-m", "done"];
+        let closed = json(&args, dir);
+        assert_eq!(closed["published"]["outcome"], "created");
+        assert_eq!(json(&["show"], dir)["message"], "done");
+        assert!(!is_open(&first));
+        // What cannot be published is not dropped.
+        let args = ["session", "close", id(&second), "--publish"];
+        fails(&args, dir, CONFLICT, &["create-create: f"]);
+        assert!(is_open(&second));
+        for wrong in [
+            &["--publish", "--keep"][..],
+            &["-m", "lost"],
+            &["--branch", "b"],
+            &["--keep", "--policy", "ours"],
+        ] {
+            let args = [&["session", "close", id(&second)], wrong].concat();
+            fails(&args, dir, 2, &["--"]);
+        }
+        assert!(is_open(&second));
+        let closed = json(&["session", "close", id(&second), "--keep"], dir);
+        assert!(!is_open(&second));
+        let kept = closed["kept"]["id"].as_str().unwrap();
+        assert_eq!(json(&["pin", "ls"], dir)[0]["commit"], kept);
+        let (third, mut files) = mounted(&server, dir, &["--version", kept]).await;
+        assert_eq!(files.read("f").await.unwrap(), b"second");
+        assert_eq!(
+            json(&["session", "close", id(&third)], dir)["closed"],
+            third["id"]
+        );
+        assert_eq!(server.terminate(), Some(0));
+    }
+
     #[test]
     fn refs_are_kept_and_undone() {
         let dir = tempfile::tempdir().unwrap();

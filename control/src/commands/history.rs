@@ -69,6 +69,11 @@ pub(super) fn publish(args: PublishArgs, json: bool) -> Result<(), Failure> {
     if json {
         return output::json(&done);
     }
+    output::text(&published_lines(&done).join("\n"))
+}
+
+/// What a publish came to.
+pub(super) fn published_lines(done: &Published) -> Vec<String> {
     let (branch, head) = (&done.branch, short(&done.head));
     let mut lines = vec![match done.outcome.as_str() {
         "created" => format!("branch {branch} is made at {head}"),
@@ -92,7 +97,7 @@ pub(super) fn publish(args: PublishArgs, json: bool) -> Result<(), Failure> {
         done.conflicts.len(),
         done.conflicts_total,
     ));
-    output::text(&lines.join("\n"))
+    lines
 }
 
 pub(super) fn log(args: &LogArgs, json: bool) -> Result<(), Failure> {

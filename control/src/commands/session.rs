@@ -1,10 +1,15 @@
 //! `holdfast session`.
 
+use serde::Serialize;
+
 use super::pages::pages;
 use super::{client, escape, history, outside, served};
 use crate::cli::{ForkArgs, Grant, OpenArgs, SessionCommand, TicketArgs};
+use crate::cli_history::CloseArgs;
 use crate::client::Client;
 use crate::failure::{Failure, FailureKind};
+use crate::history::{Checkpoint, Checkpointed, Commit, Publish, Published};
+use crate::keeping::AddPin;
 use crate::output;
 use crate::types::{
     CreateTicket, ForkSession, Mount, OpenSession, OpenedSession, Session, no_session,
@@ -27,13 +32,7 @@ pub(super) fn run(command: SessionCommand, json: bool) -> Result<(), Failure> {
             let found: Session = client(&server)?.get(&path_of(&session, "")?)?;
             show(&found, json)
         }
-        SessionCommand::Close { session, server } => {
-            client(&server)?.delete(&path_of(&session, "")?)?;
-            if json {
-                return output::json(&serde_json::json!({ "closed": session }));
-            }
-            output::text(&format!("session {session} is closed"))
-        }
+        SessionCommand::Close(args) => close(args, json),
         SessionCommand::Ticket(args) => ticket(&args, json),
     }
 }
@@ -60,6 +59,63 @@ pub(super) fn make_ticket(client: &Client, session: &str, grant: &Grant) -> Resu
         ttl_seconds: grant.ttl.map(|ttl| ttl.0.as_secs()),
     };
     client.post(&path_of(session, "/tickets")?, &create)
+}
+
+/// What `session close` did.
+#[derive(Debug, Serialize)]
+struct Closed {
+    closed: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    published: Option<Published>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kept: Option<Commit>,
+}
+
+/// Closes a session, when what it has was published or kept if that is asked for.
+fn close(args: CloseArgs, json: bool) -> Result<(), Failure> {
+    let client = client(&args.server)?;
+    let path = path_of(&args.session, "")?;
+    let mut done = Closed {
+        closed: args.session.clone(),
+        published: None,
+        kept: None,
+    };
+    let mut lines = Vec::new();
+    if args.publish {
+        let publish = Publish {
+            about: args.about.into(),
+            branch: args.branch,
+            policy: args.policy,
+            dry_run: false,
+        };
+        let published: Published = client.post(&path_of(&args.session, "/publish")?, &publish)?;
+        lines.extend(history::published_lines(&published));
+        done.published = Some(published);
+    } else if args.keep {
+        let session: Session = client.get(&path)?;
+        let about = Checkpoint::from(args.about);
+        let made: Checkpointed = client.post(&path_of(&args.session, "/checkpoint")?, &about)?;
+        let pin = AddPin {
+            version: made.commit.id.clone(),
+            note: format!("session {} when it was closed", args.session),
+        };
+        let workspace = escape(&session.workspace);
+        client.post_for_nothing(&format!("/v1/workspaces/{workspace}/pins"), &pin)?;
+        lines.push(format!(
+            "commit {} has what it had, and is pinned",
+            made.commit.id
+        ));
+        done.kept = Some(made.commit);
+    } else if !args.about.message.is_empty() {
+        let why = "a message is for a commit: add --publish or --keep";
+        return Err(Failure::new(FailureKind::Usage, why));
+    }
+    client.delete(&path)?;
+    if json {
+        return output::json(&done);
+    }
+    lines.push(format!("session {} is closed", args.session));
+    output::text(&lines.join("\n"))
 }
 
 fn open(args: OpenArgs, json: bool) -> Result<(), Failure> {

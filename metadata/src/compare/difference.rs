@@ -19,6 +19,9 @@ use crate::tree::{Change, Diff, Root, Tree};
 pub struct Options {
     /// Other times of access or modification, and nothing else, are a change too.
     pub times: bool,
+    /// Another inode at a path is a change too, if it is the same in all else. Told as modified by
+    /// being replaced, without anything that differs.
+    pub inodes: bool,
 }
 
 /// What happened to a file.

@@ -283,7 +283,7 @@ impl<'a> Work<'a> {
             if !flags.content && self.new.stat.kind == FileKind::File {
                 flags.content = blocks_differ(self.pair, &was, self.new).await?;
             }
-            if !flags.matter(self.options) {
+            if !flags.matter(self.options) && !self.options.inodes {
                 continue;
             }
             let what = what_of(was.stat.kind, self.new.stat.kind);

@@ -231,7 +231,15 @@ fn times_are_a_change_if_they_are_asked_for() {
             .script(&["touch f", "touch d", "touch e", "rm e/f", "save g 1"])
             .await;
         let new = world.freeze().await;
-        let found = changes(&world, (old, new), Options { times: true }).await;
+        let found = changes(
+            &world,
+            (old, new),
+            Options {
+                times: true,
+                ..Options::default()
+            },
+        )
+        .await;
         let found: Vec<String> = found.iter().map(line).collect();
         let expected = [
             "Modified f times",

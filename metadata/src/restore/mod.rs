@@ -139,7 +139,7 @@ fn chunk_of(key: &ImageKey, value: &Bytes) -> Result<Option<base::ChunkId>, Snap
     })
 }
 
-/// The paths at which `old` and `new` differ for a client, times included.
+/// The paths at which `old` and `new` differ for a client, in times and in which inode is there, too.
 ///
 /// # Errors
 ///
@@ -156,7 +156,12 @@ pub async fn changed_paths(
     use crate::compare::{Options, Snapshot, What, compare};
     let snapshot = |root| Snapshot::new(tree.clone(), hasher.clone(), root);
     let mut changed = ChangedPaths::default();
-    let mut comparison = compare(tree, hasher, (old, new), Options { times: true });
+    // A client that knows the old inode at a path finds it stale.
+    let options = Options {
+        times: true,
+        inodes: true,
+    };
+    let mut comparison = compare(tree, hasher, (old, new), options);
     while changed != ChangedPaths::Everything {
         let change = match comparison.next().await {
             Ok(Some(change)) => change,

@@ -167,6 +167,27 @@ async fn check_times(world: &World, (from, to): (Root, Root), of: &str) {
     }
 }
 
+/// Clients are told of each path at which something else is, or what looks the same and is another inode.
+/// What is below a directory that is another one, or gone, they find by itself.
+async fn check_told(world: &World, (from, to): (Root, Root), of: &str) {
+    let changed = changed_paths(&world.tree, &world.hasher, (from, to));
+    let ChangedPaths::These(told) = changed.await.unwrap() else {
+        panic!("it is little");
+    };
+    let (old, new) = (view(world, from).await, view(world, to).await);
+    let is_told = |path: &str| told.iter().any(|told| told == path.as_bytes());
+    let inode = |view: &View, path: &str| view.get(path).map(|(inode, _)| *inode);
+    for path in old.keys().chain(new.keys()) {
+        let mut above = path.match_indices('/').map(|(at, _)| &path[..at]);
+        let is_found = above.any(|dir| is_told(dir) && inode(&old, dir) != inode(&new, dir));
+        let is_same = old.get(path) == new.get(path);
+        assert!(
+            is_same || is_told(path) || is_found,
+            "{of}: {path} is not in {told:?}"
+        );
+    }
+}
+
 #[test]
 fn a_whole_image_becomes_what_the_version_is() {
     run(async {
@@ -186,6 +207,7 @@ fn a_whole_image_becomes_what_the_version_is() {
                 assert!(is_as(&world.tree, (root, to)).await.unwrap(), "{of}");
                 assert_eq!(view(&world, root).await, view(&world, to).await, "{of}");
                 check_times(&world, (from, root), &of).await;
+                check_told(&world, (from, root), &of).await;
                 assert_eq!(whole_of(&world, (root, to)).await, root, "{of}");
                 assert_eq!(whole_of(&world, (from, from)).await, from, "{of}");
                 // What was changed meanwhile is taken in.
@@ -433,6 +455,44 @@ fn the_cost_is_in_what_differs() {
         );
         let new = view(&world, root).await;
         assert_eq!(new.get("d5/f1"), None);
+    });
+}
+
+/// Bug: clients were not told of what is another inode and looks the same. They found it stale.
+#[test]
+fn what_looks_the_same_and_is_another_inode_is_told() {
+    run(async {
+        let mut world = World::new();
+        world
+            .script(&[
+                "mkdir d",
+                "mkdir d/e",
+                "write d/e/f 1",
+                "write g 1",
+                "touch g",
+            ])
+            .await;
+        let old = world.freeze().await;
+        let again = [
+            "rm d/e/f",
+            "rmdir d/e",
+            "rmdir d",
+            "mkdir d",
+            "mkdir d/e",
+            "write d/e/f 1",
+        ];
+        world.script(&again).await;
+        let new = world.freeze().await;
+        let of = "made anew";
+        for roots in [(old, new), (new, old)] {
+            check_told(&world, roots, of).await;
+        }
+        let changed = changed_paths(&world.tree, &world.hasher, (old, new));
+        let ChangedPaths::These(mut told) = changed.await.unwrap() else {
+            panic!("it is little");
+        };
+        told.sort_unstable();
+        assert_eq!(told, [&b"d"[..], b"d/e", b"d/e/f"]);
     });
 }
 

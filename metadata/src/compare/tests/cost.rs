@@ -243,8 +243,8 @@ fn too_long_a_path_is_one_error_and_the_comparison_goes_on() {
                     told += 1;
                 }
                 Ok(None) => break,
-                Err(SnapshotError::PathTooLong(inode)) => {
-                    assert!(inode.raw() >= FIRST + 256);
+                Err(SnapshotError::PathTooLong(long)) => {
+                    assert!(long.inode.raw() >= FIRST + 256);
                     too_long += 1;
                 }
                 Err(error) => panic!("{error}"),

@@ -83,6 +83,7 @@ fn a_comparison_tells_what_the_naive_one_tells() {
                 history(seed, links[usize::try_from(seed % 3).unwrap()]).await;
             let options = Options {
                 times: seed % 4 == 0,
+                ..Options::default()
             };
             for (old, new) in PAIRS {
                 let (old, new) = (roots[old], roots[new]);
