@@ -10,7 +10,7 @@ mod tests {
     use std::process::{Child, Command, Stdio};
 
     /// Lines of the README that other tests run, and which.
-    const ELSEWHERE: [(&str, &str); 15] = [
+    const ELSEWHERE: [(&str, &str); 16] = [
         (
             "cargo run --release --bin holdfast -- up",
             "this test starts the same binary",
@@ -29,6 +29,7 @@ mod tests {
         ),
         ("echo hello > /tmp/agent/hello.txt", "kernel tier"),
         ("git init /tmp/agent/repo", "kernel tier: git"),
+        ("echo hi > /tmp/agent/greeting.txt", "kernel tier: inside"),
         (
             "/bin/echo \"greeting\" > /tmp/agent/.holdfast/publish",
             "kernel tier: inside",

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 
 use clap::{Args, Subcommand};
+use metadata::record::commit::MESSAGE_BYTES_MAX;
 
 use crate::cli::ServerArgs;
 
@@ -41,6 +42,16 @@ pub struct PublishArgs {
     /// The server.
     #[command(flatten)]
     pub server: ServerArgs,
+}
+
+/// A message that is not longer than one can be.
+fn message(text: &str) -> Result<String, String> {
+    match text.len() {
+        0..=MESSAGE_BYTES_MAX => Ok(text.to_owned()),
+        bytes => Err(format!(
+            "a message has at most {MESSAGE_BYTES_MAX} bytes, this one has {bytes}: shorten it"
+        )),
+    }
 }
 
 /// Arguments of `session close`.
@@ -82,7 +93,7 @@ pub struct CloseArgs {
 #[derive(Debug, Args)]
 pub struct AboutArgs {
     /// What it is about.
-    #[arg(short, long, value_name = "TEXT", default_value = "")]
+    #[arg(short, long, value_name = "TEXT", default_value = "", value_parser = message)]
     pub message: String,
     /// The person or system on whose behalf.
     #[arg(long, value_name = "NAME", default_value = "")]
@@ -139,7 +150,7 @@ pub struct ShowArgs {
     /// The workspace.
     #[arg(long, value_name = "NAME", default_value = "default")]
     pub workspace: String,
-    /// Most changed files to tell.
+    /// Most changed files to tell, at most 10000.
     #[arg(long, value_name = "NUMBER", default_value_t = 1000)]
     pub limit: usize,
     /// The server.
@@ -171,7 +182,7 @@ pub struct DiffArgs {
     /// The workspace.
     #[arg(long, value_name = "NAME", default_value = "default")]
     pub workspace: String,
-    /// Most files to tell.
+    /// Most files to tell, at most 10000.
     #[arg(long, value_name = "NUMBER", default_value_t = 1000)]
     pub limit: usize,
     /// The server.

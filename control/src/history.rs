@@ -165,9 +165,9 @@ pub struct Change {
     /// The change as `git diff` has it, if that was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patch: Option<String>,
-    /// The files are no UTF-8: other bytes are replaced in `patch`.
+    /// `patch` says only that content differs: it is binary, not UTF-8, or too large.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub patch_lossy: bool,
+    pub patch_partial: bool,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref)] // As serde calls it.
@@ -243,7 +243,7 @@ impl From<PathChange> for Change {
             new_size: change.new_size,
             further: change.further,
             patch: None,
-            patch_lossy: false,
+            patch_partial: false,
         }
     }
 }
@@ -458,13 +458,32 @@ impl From<OperationInfo> for Operation {
                 format!("restored session {session} to {}", at(*after))
             }
             Action::RefChanged { change, .. } => {
+                let name = change.name.as_str();
+                if let (Some(before), Some(after)) = (change.before, change.after)
+                    && before.commit == after.commit
+                    && before.protected != after.protected
+                {
+                    let how = if after.protected {
+                        "protected"
+                    } else {
+                        "unprotected"
+                    };
+                    let what = format!("{name} {how}");
+                    return Self::new(info, what);
+                }
                 let said = |state: Option<metadata::record::reference::RefState>| {
                     at(state.map(|state| state.commit))
                 };
                 let (before, after) = (said(change.before), said(change.after));
-                format!("{} from {before} to {after}", change.name.as_str())
+                format!("{name} from {before} to {after}")
             }
         };
+        Self::new(info, what)
+    }
+}
+
+impl Operation {
+    fn new(info: OperationInfo, what: String) -> Self {
         Self {
             id: info.id.to_string(),
             time: show_time(info.time),

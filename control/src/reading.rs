@@ -8,7 +8,6 @@ use metadata::stat::FileKind;
 use serde::{Deserialize, Serialize};
 
 use crate::history::{Commit, kebab};
-use crate::output::in_line;
 use crate::types::show_time;
 
 /// A path with its bytes behind percent signs: everything but letters, digits and `-._~/`. What
@@ -99,7 +98,19 @@ pub fn in_git_quotes(path: &[u8]) -> Vec<u8> {
 pub fn show_bytes(path: &[u8]) -> String {
     let mut shown = String::with_capacity(path.len());
     for part in path.utf8_chunks() {
-        shown.push_str(&in_line(part.valid()));
+        for letter in part.valid().chars() {
+            match letter {
+                '\n' => shown.push_str("\\n"),
+                '\r' => shown.push_str("\\r"),
+                '\t' => shown.push_str("\\t"),
+                control if control.is_control() => {
+                    for byte in control.encode_utf8(&mut [0; 4]).bytes() {
+                        shown.push_str(&format!("\\x{byte:02x}"));
+                    }
+                }
+                letter => shown.push(letter),
+            }
+        }
         for byte in part.invalid() {
             shown.push_str(&format!("\\x{byte:02x}"));
         }
@@ -112,7 +123,7 @@ pub fn show_bytes(path: &[u8]) -> String {
 pub fn show_path(path: &str, bytes: Option<&String>) -> String {
     match bytes.and_then(|bytes| unescape_bytes(bytes)) {
         Some(bytes) => show_bytes(&bytes),
-        None => in_line(path),
+        None => show_bytes(path.as_bytes()),
     }
 }
 
@@ -476,7 +487,7 @@ mod tests {
 
     #[test]
     fn shown_paths_stay_on_their_line() {
-        assert_eq!(show_bytes(b"a\n\xff\x1bb"), "a\\n\\xff\\u{1b}b");
+        assert_eq!(show_bytes(b"a\n\xff\x1bb"), "a\\n\\xff\\x1bb");
         let bytes = Some("a%FF".to_owned());
         assert_eq!(show_path("a\u{fffd}", bytes.as_ref()), "a\\xff");
         assert_eq!(show_path("ä\t", None), "ä\\t");

@@ -9,7 +9,7 @@ mod tests {
     use std::path::Path;
 
     use crate::support::files::{Mount, mounted};
-    use crate::support::{Server, fails, id, json, open, publish};
+    use crate::support::{Server, fails, id, json, open, publish, run};
     use serde_json::Value;
 
     /// Exit code if something else is in the way.
@@ -61,7 +61,12 @@ mod tests {
         let publish_third = ["session", "publish", id(&third), "-m", "third"];
         let stands_on = || json(&["session", "show", id(&third)], dir)["commit"].clone();
         let stood_on = stands_on();
-        fails(&publish_third, dir, CONFLICT, &["shared", "policy"]);
+        fails(
+            &publish_third,
+            dir,
+            CONFLICT,
+            &["shared", "in 1 place:", "policy"],
+        );
         // Nothing of it is there, and no commit is left that nobody knows of.
         assert_eq!(json(&["show"], dir)["id"], head);
         assert_eq!(stands_on(), stood_on);
@@ -291,5 +296,81 @@ mod tests {
             4,
             &["no such session"],
         );
+    }
+
+    /// What is said before there is anything, where nothing has changed, and of what is not there.
+    #[tokio::test]
+    async fn what_is_said_of_nothing_is_true() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let server = Server::start("up", dir);
+        let (session, mut files) = mounted(&server, dir, &[]).await;
+        for args in [&["log"][..], &["show"], &["export", "main", "nowhere"]] {
+            fails(args, dir, 4, &["main", "nothing was published yet"]);
+        }
+        let publishing = ["session", "publish", id(&session)];
+        let long = "x".repeat(100_000);
+        let said = |more: [&'static str; 2]| [&publishing[..], &more].concat();
+        let args = [&publishing[..], &["-m", &long]].concat();
+        fails(&args, dir, 2, &["at most 32768 bytes", "100000"]);
+        files.write("file", b"x").await;
+        publish(dir, &session, &["-m", "one"]);
+        // Also where it is not used.
+        fails(&said(["--author", "a\nb"]), dir, 2, &["author"]);
+        fails(&said(["--pair", "=x"]), dir, 2, &["pair"]);
+        json(&["ref", "protect", "main"], dir);
+        json(&["ref", "unprotect", "main"], dir);
+        let log = json(&["op", "log", "--limit", "2"], dir);
+        let what: Vec<&Value> = log
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|it| &it["what"])
+            .collect();
+        assert_eq!(what, ["main unprotected", "main protected"]);
+        let none = run(&["log", "--path", "never"], dir);
+        assert!(none.status.success() && none.stdout.is_empty(), "{none:?}");
+        let said = String::from_utf8_lossy(&none.stderr);
+        assert!(
+            said.contains("no such commit of main changed never"),
+            "{said}"
+        );
+        json(&["pin", "add", "main", "--note", "kept"], dir);
+        json(&["pin", "add", "main"], dir);
+        assert_eq!(json(&["pin", "ls"], dir)[0]["note"], "kept");
+        json(&["pin", "add", "main", "--note", "other"], dir);
+        assert_eq!(json(&["pin", "ls"], dir)[0]["note"], "other");
+        drop(server);
+    }
+
+    /// One is done; who was overtaken may try again.
+    #[tokio::test]
+    async fn publishes_of_one_session_at_once_are_done_or_may_be_tried_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let server = Server::start("up", dir);
+        let (session, mut files) = mounted(&server, dir, &[]).await;
+        for round in 0..4 {
+            files.write("file", format!("{round}")).await;
+            let codes: Vec<Option<i32>> = std::thread::scope(|scope| {
+                let one = || {
+                    run(&["session", "publish", id(&session)], dir)
+                        .status
+                        .code()
+                };
+                let all: Vec<_> = (0..6)
+                    .map(|_| {
+                        std::thread::Builder::new()
+                            .spawn_scoped(scope, one)
+                            .unwrap()
+                    })
+                    .collect();
+                all.into_iter().map(|it| it.join().unwrap()).collect()
+            });
+            let is_good = |code: &Option<i32>| matches!(code, Some(0 | 6));
+            assert!(codes.iter().all(is_good), "{codes:?}");
+            assert!(codes.contains(&Some(0)), "{codes:?}");
+        }
+        drop(server);
     }
 }

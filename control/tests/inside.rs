@@ -656,7 +656,13 @@ mod tests {
         let large = mount
             .put(&file, 0, &[b'x'; 70_000], stable_how::UNSTABLE)
             .await;
-        assert_eq!(large, Err(nfsstat3::NFS3ERR_FBIG));
+        assert_eq!(large, invalid);
+        let said = mount.text(".holdfast/publish").await;
+        assert_eq!(value(&said, "failed"), "the message is longer than 32 KiB");
+        // What comes of it afterwards is no message.
+        let rest = mount.put(&file, 70_000, b"rest", stable_how::UNSTABLE);
+        assert_eq!(rest.await, invalid);
+        assert_eq!(mount.commit(&file).await, invalid);
         assert_eq!(json(&["log"], dir).as_array().unwrap().len(), 1);
         assert_eq!(
             mount.put(&file, 0, b"bad", stable_how::UNSTABLE).await,
@@ -680,6 +686,12 @@ mod tests {
             Ok(())
         );
         assert_eq!(json(&["log"], dir)[0]["message"], "good");
+        // The log shows where a long line begins.
+        let line = "x".repeat(32 << 10);
+        mount.write_durably("file", b"long").await;
+        assert_eq!(mount.say("publish", &line).await, Ok(()));
+        let log = mount.text(".holdfast/log").await;
+        assert!(log.contains("    xxxx") && log.contains("xx...\n"), "{log}");
         // An empty message is one; opening without writing is none.
         mount.write_durably("file", b"z").await;
         assert_eq!(mount.say("publish", "").await, Ok(()));

@@ -59,8 +59,49 @@ pub enum SnapshotError {
         what: &'static str,
     },
     /// A path is over [`PATH_BYTES_MAX`].
-    #[error("the path of inode {0} is too long")]
-    PathTooLong(InodeId),
+    #[error("{0}")]
+    PathTooLong(LongPath),
+}
+
+/// Most bytes of the front of a path that is too long.
+const FRONT_BYTES_MAX: usize = 300;
+
+/// A path that is over [`PATH_BYTES_MAX`]. As text it says what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LongPath {
+    /// What is there.
+    pub inode: InodeId,
+    /// The first directories of the path; empty if they are not known.
+    pub front: Vec<u8>,
+}
+
+impl LongPath {
+    /// The path of `inode` that begins with `path`.
+    #[must_use]
+    pub fn new(inode: InodeId, path: &[u8]) -> Self {
+        let whole = path.get(..=FRONT_BYTES_MAX).map(|cut| {
+            // A name has at most 255 bytes.
+            let end = cut.iter().rposition(|byte| *byte == b'/');
+            cut.get(..end.unwrap_or(FRONT_BYTES_MAX))
+        });
+        let front = whole.flatten().unwrap_or(path).to_vec();
+        Self { inode, front }
+    }
+}
+
+impl std::fmt::Display for LongPath {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(to, "the path of inode {} is too long: ", self.inode)?;
+        if !self.front.is_empty() {
+            let front = String::from_utf8_lossy(&self.front);
+            write!(to, "below {front:?} ")?;
+        }
+        write!(
+            to,
+            "a path has more than {PATH_BYTES_MAX} bytes. In a session, move what is deep in there \
+             to a shorter path, or remove it, then publish"
+        )
+    }
 }
 
 /// A name in a directory.

@@ -41,6 +41,7 @@ use crate::tree::TreeError;
 pub use keep::Keeping;
 
 use objects::Held;
+pub use paths::DIRS_AT_ONCE_MAX;
 use paths::{DirCache, split};
 
 /// Bytes of changes that one flush carries at most, about: half a transaction.

@@ -20,7 +20,7 @@ use crate::history::{Change, Diff, Stat};
 use crate::status::ApiError;
 
 /// Most changes that a comparison tells.
-const CHANGES_MAX: usize = 10_000;
+pub(crate) const CHANGES_MAX: usize = 10_000;
 
 /// Changes that a comparison tells unless the caller says otherwise.
 const CHANGES_DEFAULT: usize = 1000;
@@ -232,10 +232,11 @@ impl Sides {
                 None => None,
             };
             let mut item = Change::from(change);
-            item.patch_lossy = patch
-                .as_ref()
-                .is_some_and(|it| std::str::from_utf8(it).is_err());
-            item.patch = patch.map(|it| String::from_utf8_lossy(&it).into_owned());
+            if let Some((patch, is_partial)) = patch {
+                // It is UTF-8: what is not is told without its content.
+                item.patch = Some(String::from_utf8_lossy(&patch).into_owned());
+                item.patch_partial = is_partial;
+            }
             items.push(item);
         }
         Ok((items, true))

@@ -24,6 +24,8 @@ pub(super) struct Patches<'a> {
     new: &'a Snapshot,
     text_bytes: usize,
     read_bytes: u64,
+    /// The last text says only that content differs.
+    is_partial: bool,
 }
 
 /// One side of a change.
@@ -41,11 +43,17 @@ impl<'a> Patches<'a> {
             new,
             text_bytes: 0,
             read_bytes: 0,
+            is_partial: false,
         }
     }
 
-    /// The text of a change; `None` if the answer has enough of them.
-    pub(super) async fn of(&mut self, change: &PathChange) -> Result<Option<Vec<u8>>, ApiError> {
+    /// The text of a change, and whether there is content that it does not tell; `None` if the answer
+    /// has enough of them.
+    pub(super) async fn of(
+        &mut self,
+        change: &PathChange,
+    ) -> Result<Option<(Vec<u8>, bool)>, ApiError> {
+        self.is_partial = false;
         if self.text_bytes >= TEXTS_BYTES_MAX || self.read_bytes >= READ_BYTES_MAX {
             return Ok(None);
         }
@@ -79,7 +87,7 @@ impl<'a> Patches<'a> {
             note(&mut patch, further.as_bytes());
         }
         self.text_bytes += patch.len();
-        Ok(Some(patch))
+        Ok(Some((patch, self.is_partial)))
     }
 
     async fn write(
@@ -127,7 +135,8 @@ impl<'a> Patches<'a> {
             if old.is_some() { &a } else { none },
             if new.is_some() { &b } else { none },
         );
-        write_content(names, (before, after), to).await
+        self.is_partial |= !write_content(names, (before, after), to).await?;
+        Ok(())
     }
 
     /// What a side holds: nothing where it is not; `None` if it is too large.
@@ -149,15 +158,15 @@ impl<'a> Patches<'a> {
     }
 }
 
-/// How the content of two files differs. What is `None` is too large.
+/// How the content of two files differs, and whether that was told. What is `None` is too large.
 async fn write_content(
     (a, b): (&[u8], &[u8]),
     contents: (Option<Bytes>, Option<Bytes>),
     to: &mut Vec<u8>,
-) -> Result<(), ApiError> {
+) -> Result<bool, ApiError> {
     match contents {
         (Some(before), Some(after)) if before == after => {}
-        (Some(before), Some(after)) if is_text(&before) && is_text(&after) => {
+        (Some(before), Some(after)) if is_plain(&before) && is_plain(&after) => {
             line(to, &[b"--- ", a]);
             line(to, &[b"+++ ", b]);
             // Long texts take long: beside what the runtime's threads do.
@@ -171,13 +180,22 @@ async fn write_content(
                 .map_err(|_| ApiError::not_ready("the texts could not be compared: try again"))?;
             to.extend_from_slice(&told);
         }
-        (Some(_), Some(_)) => line(to, &[b"Binary files ", a, b" and ", b, b" differ"]),
+        (Some(_), Some(_)) => {
+            line(to, &[b"Binary files ", a, b" and ", b, b" differ"]);
+            return Ok(false);
+        }
         _ => {
             let why = format!(" are not compared: over {TEXT_BYTES_MAX} bytes");
             line(to, &[b"Files ", a, b" and ", b, why.as_bytes()]);
+            return Ok(false);
         }
     }
-    Ok(())
+    Ok(true)
+}
+
+/// Whether it is text that an answer in JSON can tell byte by byte.
+fn is_plain(content: &[u8]) -> bool {
+    is_text(content) && std::str::from_utf8(content).is_ok()
 }
 
 /// What is compared.

@@ -11,7 +11,7 @@ use axum::response::Response;
 use base::{CommitId, InodeId, Name, Tasks, TenantId};
 use bytes::Bytes as Data;
 use futures_util::stream::try_unfold;
-use metadata::compare::{Finder, Snapshot};
+use metadata::compare::{Finder, Found, Snapshot};
 use metadata::record::inode::InodeRecord;
 use metadata::stat::FileKind;
 use metadata::store::CommitInfo;
@@ -38,6 +38,9 @@ const PAGE_BYTES_MAX: usize = 4 << 20;
 
 /// What an entry takes in an answer beside its path, about.
 const ENTRY_BYTES: usize = 512;
+
+/// Most bytes of a path that says where to go on.
+const POSITION_BYTES_MAX: usize = 2048;
 
 /// Names the commit that an answer is of.
 const COMMIT_HEADER: &str = "holdfast-commit";
@@ -83,13 +86,19 @@ impl Reading {
                 (found, None)
             }
             Some(after) => {
-                let (id, after) = position(after).ok_or_else(not_a_position)?;
-                (state.store.commit(workspace.id, id).await?, Some(after))
+                let position = position(after).ok_or_else(not_a_position)?;
+                let commit = state.store.commit(workspace.id, position.commit).await?;
+                (commit, Some(position))
             }
         };
         let versions = state.counted.gateway.versions(tenant, &workspace).await?;
+        let snapshot = versions.of(&commit);
+        let after = match after {
+            Some(position) => Some(position.last_in(&snapshot).await?),
+            None => None,
+        };
         Ok(Self {
-            snapshot: versions.of(&commit),
+            snapshot,
             versions,
             commit,
             version: version.to_owned(),
@@ -103,6 +112,17 @@ impl Reading {
 
     fn next(&self, last: &[u8]) -> String {
         format!("{}:{}", self.commit.id, escape_bytes(last))
+    }
+
+    /// Where to go on after something that was found. What is far down is told by its directory: a path
+    /// may be longer than the head of a request.
+    fn next_found(&self, last: &Found) -> String {
+        if last.path.len() <= POSITION_BYTES_MAX {
+            return self.next(&last.path);
+        }
+        let name = last.path.rsplit(|byte| *byte == b'/').next();
+        let (dir, name) = (last.dir, escape_bytes(name.unwrap_or_default()));
+        format!("{}@{dir}:{name}", self.commit.id)
     }
 
     /// Describes what was found.
@@ -142,7 +162,7 @@ impl Reading {
             };
             let (fits, is_tired) = fits(&one.path, one.kind);
             let is_last = is_tired || looked_at == LOOKED_AT_MAX;
-            let position = || self.next(&one.path);
+            let position = || self.next_found(&one);
             if !fits {
                 next = is_last.then(position);
                 if is_last {
@@ -163,10 +183,39 @@ impl Reading {
     }
 }
 
+/// A place to go on at.
+struct Position {
+    commit: CommitId,
+    /// The directory where `last` is a name; without it `last` is whatever the list has.
+    dir: Option<InodeId>,
+    last: Vec<u8>,
+}
+
+impl Position {
+    async fn last_in(self, snapshot: &Snapshot) -> Result<Vec<u8>, ApiError> {
+        let Some(dir) = self.dir else {
+            return Ok(self.last);
+        };
+        let path = snapshot.paths_of(dir).next().await?;
+        let mut path = path.ok_or_else(not_a_position)?;
+        path.push(b'/');
+        path.extend_from_slice(&self.last);
+        Ok(path)
+    }
+}
+
 /// Reads a place to go on at: a commit, and a path or a name.
-fn position(after: &str) -> Option<(CommitId, Vec<u8>)> {
+fn position(after: &str) -> Option<Position> {
     let (commit, last) = after.split_once(':')?;
-    Some((commit.parse().ok()?, unescape_bytes(last)?))
+    let (commit, dir) = match commit.split_once('@') {
+        Some((commit, dir)) => (commit, Some(u64::from_str_radix(dir, 16).ok()?)),
+        None => (commit, None),
+    };
+    Some(Position {
+        commit: commit.parse().ok()?,
+        dir: dir.map(InodeId::new),
+        last: unescape_bytes(last)?,
+    })
 }
 
 /// What is in a directory; of anything else, itself.

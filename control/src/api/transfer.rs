@@ -102,6 +102,9 @@ pub(super) struct ExportOf {
     version: Option<String>,
     /// A version: what it has as well is not sent, but told to be kept.
     since: Option<String>,
+    /// Only look whether it can be exported, without content.
+    #[serde(default)]
+    check: bool,
 }
 
 /// What an archive tells.
@@ -382,6 +385,15 @@ pub(super) async fn export(
     let exporting = gateway.begin_export(tenant, &workspace, version, since);
     let exporting = exporting.await?;
     let commit = exporting.commit().id.to_string();
+    if of.check {
+        let mut exporting = exporting;
+        let looking = async {
+            while exporting.next().await?.is_some() {}
+            Ok(())
+        };
+        state.work.reading(looking).await?;
+        return Ok(Json(serde_json::json!({ "commit": commit })).into_response());
+    }
     let (to, from) = mpsc::channel(PIECES_MAX);
     let sending = Sending {
         to,

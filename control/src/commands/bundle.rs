@@ -8,7 +8,7 @@ use std::path::Path;
 
 use super::holding::Holding;
 use super::pages::pages;
-use super::transfer::{beside, copy, put, put_in_place};
+use super::transfer::{beside, copy, put, put_in_place, why_broken};
 use super::{client, escape};
 use crate::bundle::{About, Commit as Bundled, Reader, Ref as BundledRef, Section, Writer};
 use crate::cli_transfer::{BundleArgs, UnbundleArgs};
@@ -214,11 +214,12 @@ fn write(
         if let Some(parent) = commit.parents.first() {
             call.push_str(&format!("&since={parent}"));
         }
-        writer = client.download(&call, move |from, _| {
+        let taken = client.download(&call, move |from, _| {
             let mut progress = Progress::new("received");
             copy(from, &mut writer, &mut progress)?;
             Ok(writer)
-        })?;
+        });
+        writer = taken.map_err(|failure| why_broken(client, &call, failure))?;
         writer.end_commit().map_err(failed)?;
     }
     for found in &selection.refs {

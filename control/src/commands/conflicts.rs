@@ -187,7 +187,9 @@ pub(super) fn further(told: usize, total: u64) -> Option<String> {
 
 fn in_the_way(plan: &Planned) -> String {
     match (plan.conflicts_total, plan.unresolved_total) {
+        (1, 0) => "1 clash is".to_owned(),
         (clashes, 0) => format!("{clashes} clashes are"),
+        (0, 1) => "1 unresolved conflict is".to_owned(),
         (0, unresolved) => format!("{unresolved} unresolved conflicts are"),
         (clashes, unresolved) => {
             format!("{clashes} clashes and {unresolved} unresolved conflicts are")

@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use super::pages::pages;
 use super::session::path_of;
 use super::{client, conflicts, escape, served};
+use crate::api::CHANGES_MAX;
 use crate::cli_history::{
     AboutArgs, CheckpointArgs, DiffArgs, LogArgs, NamedRef, OpCommand, PublishArgs, RefCommand,
     ShowArgs,
@@ -16,7 +17,7 @@ use crate::history::{
     Shown, Stat, Undo, short,
 };
 use crate::output;
-use crate::reading::{ChangedPath, PathCommit, escape_bytes, show_path};
+use crate::reading::{ChangedPath, PathCommit, escape_bytes, show_bytes, show_path};
 use crate::types::Session;
 
 impl From<AboutArgs> for Checkpoint {
@@ -120,7 +121,16 @@ pub(super) fn log(args: &LogArgs, json: bool) -> Result<(), Failure> {
     }
     if let Some(path) = &args.path {
         query.push_str(&format!("&path={}", escape_bytes(path.as_bytes())));
-        return log_of_path(&pages(&client, &query, args.limit)?, json);
+        let commits = pages(&client, &query, args.limit)?;
+        if commits.is_empty() && !json {
+            let path = show_bytes(path.as_bytes());
+            output::note(&format!(
+                "no such commit of {} changed {path}",
+                args.version
+            ));
+            return Ok(());
+        }
+        return log_of_path(&commits, json);
     }
     let commits: Vec<Commit> = pages(&client, &query, args.limit)?;
     if json {
@@ -165,7 +175,10 @@ pub(super) fn show(args: &ShowArgs, json: bool) -> Result<(), Failure> {
     }
     lines.extend(changes.iter().map(change_line));
     if shown.more_changes {
-        lines.push("and more: --limit shows them".to_owned());
+        lines.push(match args.limit < CHANGES_MAX {
+            true => format!("and more: --limit (at most {CHANGES_MAX}) shows more"),
+            false => "and more: `holdfast diff --path` shows them in parts".to_owned(),
+        });
     }
     output::text(&lines.join("\n"))
 }
@@ -212,7 +225,12 @@ pub(super) fn diff(args: &DiffArgs, json: bool) -> Result<(), Failure> {
 }
 
 fn show_diff(args: &DiffArgs, diff: &Diff) -> Result<(), Failure> {
-    let more = "and more: --limit or --path shows them";
+    let more = match args.limit {
+        limit if diff.items.len() >= limit && limit < CHANGES_MAX => {
+            format!("--limit (at most {CHANGES_MAX}) or --path shows more")
+        }
+        _ => "--path shows them in parts".to_owned(),
+    };
     if args.text {
         let patches = diff
             .items
@@ -222,11 +240,17 @@ fn show_diff(args: &DiffArgs, diff: &Diff) -> Result<(), Failure> {
         if !patches.is_empty() {
             output::patch(&patches)?;
         }
-        if diff.items.iter().any(|change| change.patch_lossy) {
-            output::note("some texts are not UTF-8: their other bytes are replaced");
+        let partial = diff.items.iter().filter(|change| change.patch_partial);
+        let partial = partial.count();
+        if partial > 0 {
+            output::note(&format!(
+                "the patch only says that content differs where that is binary, not UTF-8 or over 1 \
+                 MiB: in {partial} of its changes"
+            ));
         }
         if diff.more {
-            output::note(more);
+            let message = format!("the patch is not whole, there are more changes: {more}");
+            return Err(Failure::error(message));
         }
         return Ok(());
     }
@@ -235,7 +259,7 @@ fn show_diff(args: &DiffArgs, diff: &Diff) -> Result<(), Failure> {
         false => diff.items.iter().map(change_line).collect(),
     };
     if diff.more {
-        lines.push(more.to_owned());
+        lines.push(format!("and more: {more}"));
     }
     lines.extend(diff.stat.iter().map(sums));
     if lines.is_empty() {

@@ -11,6 +11,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::{client, escape};
 use crate::cli_transfer::{ExportArgs, ImportArgs};
+use crate::client::Client;
 use crate::failure::{Failure, FailureKind};
 use crate::files::{
     Options, Packed, Progress, Unpacked, pack, remove_tree, shown_bytes, unpack, unreadable,
@@ -99,15 +100,19 @@ fn is_standard(path: &Path) -> bool {
 }
 
 fn counted(counts: &Counts) -> String {
-    format!(
-        "{} files ({}), {} directories, {} symbolic links, {} further names, {} others",
-        counts.files,
-        shown_bytes(counts.bytes),
-        counts.directories,
-        counts.symlinks,
-        counts.links,
-        counts.others
-    )
+    let some = |count: u64, one: &str, more: &str| match count {
+        1 => format!("1 {one}"),
+        count => format!("{count} {more}"),
+    };
+    let bytes = shown_bytes(counts.bytes);
+    [
+        format!("{} ({bytes})", some(counts.files, "file", "files")),
+        some(counts.directories, "directory", "directories"),
+        some(counts.symlinks, "symbolic link", "symbolic links"),
+        some(counts.links, "further name", "further names"),
+        some(counts.others, "other", "others"),
+    ]
+    .join(", ")
 }
 
 fn open(path: &Path) -> Result<File, Failure> {
@@ -168,6 +173,20 @@ fn damaged(path: &Path, form: Form, error: &std::io::Error) -> Failure {
     Failure::new(FailureKind::Usage, message)
 }
 
+/// Why the export that `call` asks for failed: if it only broke off, the server is asked whether it can
+/// work at all.
+pub(super) fn why_broken(client: &Client, call: &str, failure: Failure) -> Failure {
+    if failure.kind != FailureKind::Retry {
+        return failure;
+    }
+    let looked: Result<serde_json::Value, _> = client.get(&format!("{call}&check=true"));
+    match looked {
+        Err(cause) if cause.kind == FailureKind::Conflict => Failure::error(cause.message),
+        Err(cause) if cause.kind == FailureKind::Error => cause,
+        _ => failure,
+    }
+}
+
 pub(super) fn export(args: ExportArgs, json: bool) -> Result<(), Failure> {
     if args.git {
         return super::git::export(&args, json);
@@ -185,10 +204,11 @@ pub(super) fn export(args: ExportArgs, json: bool) -> Result<(), Failure> {
         return Err(Failure::new(FailureKind::Usage, message));
     }
     let target = Target::new(dest, force)?;
-    let (commit, unpacked) = client.download(&call, move |from, commit| {
+    let exported = client.download(&call, move |from, commit| {
         let unpacked = target.take(from, force)?;
         Ok((commit.unwrap_or_default(), unpacked))
-    })?;
+    });
+    let (commit, unpacked) = exported.map_err(|failure| why_broken(&client, &call, failure))?;
     let counts = counted(&unpacked.counts);
     if unpacked.owners_left > 0 {
         output::note(&format!(

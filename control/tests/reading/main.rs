@@ -8,6 +8,8 @@ mod lineage;
 #[cfg(test)]
 mod listing;
 #[cfg(test)]
+mod long;
+#[cfg(test)]
 mod printed;
 #[path = "../support/mod.rs"]
 mod support;

@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::commands::{USAGE, export, import, killed_is_sound, started, text};
 use crate::support::{fails, json};
-use crate::tar::{directory, file, header, tar};
+use crate::tar::{directory, file, header, long_name, tar};
 
 /// Sets the checksum of a header that was changed.
 fn summed(mut block: Vec<u8>) -> Vec<u8> {
@@ -74,6 +74,23 @@ fn many_small_files_come_in() {
     let out = place.path().join("out");
     let told = export(&dir, "main", &out, &[]);
     assert_eq!(told["counts"]["bytes"], 4500 * 2000);
+    killed_is_sound(server, &dir);
+}
+
+/// More directories for one path than one transaction takes.
+#[test]
+fn a_very_deep_path_comes_in() {
+    let (place, dir, server) = started();
+    let archive = place.path().join("a.tar");
+    let path = |levels: usize| [b"a/".repeat(levels), b"f".to_vec()].concat();
+    let deep = [long_name(&path(25_000)), file(b"", b"deep")].concat();
+    fs::write(&archive, tar(&[deep])).unwrap();
+    let made = import(&dir, &archive, &[]);
+    assert_eq!(made["commit"]["inodes"], 25_001);
+    let deeper = [long_name(&path(40_000)), file(b"", b"")].concat();
+    fs::write(&archive, tar(&[deeper])).unwrap();
+    let says = ["more than 65536 bytes", "shorten it"];
+    fails(&["import", text(&archive)], &dir, USAGE, &says);
     killed_is_sound(server, &dir);
 }
 

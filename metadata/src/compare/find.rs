@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use base::{InodeId, Name};
 
 use super::snapshot::Snapshot;
-use super::{PATH_BYTES_MAX, SnapshotError, TURN};
+use super::{LongPath, PATH_BYTES_MAX, SnapshotError, TURN};
 use crate::record::entry::Entry;
 use crate::record::inode::InodeRecord;
 use crate::stat::FileKind;
@@ -78,6 +78,8 @@ pub enum Resolved {
 pub struct Found {
     /// Its path, relative to the root directory.
     pub path: Vec<u8>,
+    /// The directory that has this name.
+    pub dir: InodeId,
     /// The inode.
     pub inode: InodeId,
     /// What it is.
@@ -223,12 +225,12 @@ impl Finder {
             tokio::task::yield_now().await;
         }
         let ahead = (AHEAD_TOTAL / self.open.len().max(1)).clamp(4, AHEAD_MAX);
-        let (name, entry, path_bytes) = loop {
+        let (dir, name, entry, path_bytes) = loop {
             let Some(level) = self.open.last_mut() else {
                 return Ok(None);
             };
             if let Some((name, entry)) = level.ready.pop_front() {
-                break (name, entry, level.path_bytes);
+                break (level.dir, name, entry, level.path_bytes);
             }
             if level.more {
                 let after = level.after.as_ref();
@@ -245,7 +247,8 @@ impl Finder {
         self.path.truncate(path_bytes);
         push(&mut self.path, name.as_bytes());
         if self.path.len() > PATH_BYTES_MAX {
-            return Err(SnapshotError::PathTooLong(entry.inode));
+            let long = LongPath::new(entry.inode, &self.path);
+            return Err(SnapshotError::PathTooLong(long));
         }
         if entry.kind == FileKind::Directory {
             let level = Level::new(entry.inode, self.path.len(), None);
@@ -253,6 +256,7 @@ impl Finder {
         }
         Ok(Some(Found {
             path: self.path.clone(),
+            dir,
             inode: entry.inode,
             kind: entry.kind,
         }))

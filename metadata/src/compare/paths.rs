@@ -1,11 +1,11 @@
 //! From inodes to paths: up the first links, to the root.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use base::{InodeId, Name};
 
 use super::snapshot::{LinkScan, Snapshot};
-use super::{PATH_BYTES_MAX, Place, SnapshotError};
+use super::{LongPath, PATH_BYTES_MAX, Place, SnapshotError};
 
 /// Bytes of paths that are remembered.
 const CACHE_BYTES_MAX: usize = 4 << 20;
@@ -17,6 +17,13 @@ const CACHE_ENTRY_BYTES: usize = 64;
 /// far longer.
 const PREFIXES_BYTES_MAX: usize = 4096;
 
+/// Directories above one with too long a path that are looked through for the front of that path. In a
+/// damaged tree they may hang in a circle.
+const CLIMB_MAX: usize = 64 * 1024;
+
+/// First names of a path that are kept on the way up.
+const FRONT_NAMES_MAX: usize = 160;
+
 /// Finds paths of directories in one snapshot, and remembers some.
 #[derive(Debug)]
 pub(super) struct DirPaths {
@@ -24,6 +31,8 @@ pub(super) struct DirPaths {
     /// What is remembered takes so many bytes, about.
     bytes: usize,
     pub(super) bytes_max: usize,
+    /// The front of a path that is too long was looked for, which takes long.
+    has_climbed: bool,
 }
 
 impl DirPaths {
@@ -32,6 +41,7 @@ impl DirPaths {
             known: HashMap::new(),
             bytes: 0,
             bytes_max: CACHE_BYTES_MAX,
+            has_climbed: false,
         }
     }
 
@@ -55,7 +65,7 @@ impl DirPaths {
         let mut path = self.of_dir(snapshot, inode, *dir).await?;
         push(&mut path, name);
         if path.len() > PATH_BYTES_MAX {
-            return Err(SnapshotError::PathTooLong(inode));
+            return Err(SnapshotError::PathTooLong(LongPath::new(inode, &path)));
         }
         Ok(path)
     }
@@ -79,7 +89,11 @@ impl DirPaths {
             bytes += name.as_bytes().len() + 1;
             // Also where directories hang in a circle.
             if bytes > PATH_BYTES_MAX {
-                return Err(SnapshotError::PathTooLong(inode));
+                let front = match std::mem::replace(&mut self.has_climbed, true) {
+                    true => Vec::new(),
+                    false => front_of(snapshot, parent).await,
+                };
+                return Err(SnapshotError::PathTooLong(LongPath::new(inode, &front)));
             }
             below.push((at, name));
             at = parent;
@@ -101,6 +115,25 @@ impl DirPaths {
         self.bytes += path.len() + CACHE_ENTRY_BYTES;
         self.known.insert(dir, path.to_vec());
     }
+}
+
+/// The first directories of the path of the directory `at`; empty if they cannot be found.
+async fn front_of(snapshot: &Snapshot, mut at: InodeId) -> Vec<u8> {
+    let mut names = VecDeque::new();
+    for _ in 0..CLIMB_MAX {
+        if at == InodeId::ROOT {
+            let mut front = Vec::new();
+            names.iter().for_each(|name| push(&mut front, name));
+            return front;
+        }
+        let Ok((parent, name)) = first_link(snapshot, at).await else {
+            break;
+        };
+        names.push_front(name);
+        names.truncate(FRONT_NAMES_MAX);
+        at = parent;
+    }
+    Vec::new()
 }
 
 /// The first link of something other than the root.

@@ -16,6 +16,10 @@ const CACHE_BYTES_MAX: usize = 8 << 20;
 /// What remembering one costs beside its path, roughly.
 const CACHE_ENTRY_BYTES: usize = 64;
 
+/// Directories that are made for one path between two flushes. With the longest names they are a part
+/// of what a transaction takes.
+pub const DIRS_AT_ONCE_MAX: usize = 1000;
+
 /// Directories by the directory they are in and their name there: so a path costs its length,
 /// however deep it is.
 #[derive(Debug, Default)]
@@ -82,8 +86,36 @@ fn join(names: &[Name]) -> Vec<u8> {
 }
 
 impl Import {
+    /// Makes directories above a path that are missing, at most [`DIRS_AT_ONCE_MAX`] of them, and says
+    /// whether that was all: else a flush may be due, and the next call goes on. A path with
+    /// [`DIRS_AT_ONCE_MAX`] names needs no such call.
+    ///
+    /// # Errors
+    ///
+    /// As [`Import::directory`].
+    ///
+    /// # Cancellation
+    ///
+    /// As [`Import::directory`].
+    pub async fn parents(&mut self, path: &[u8]) -> Result<bool, ImportError> {
+        let mut names = split(path)?;
+        names.pop();
+        let made = self.walk_some(&names, DIRS_AT_ONCE_MAX).await?;
+        Ok(made.is_some())
+    }
+
     /// The directory at a path; it and those above it are made if they are missing.
     pub(super) async fn walk(&mut self, names: &[Name]) -> Result<InodeId, ImportError> {
+        let dir = self.walk_some(names, usize::MAX).await?;
+        Ok(dir.unwrap_or(InodeId::ROOT))
+    }
+
+    /// As [`Import::walk`]; `None` if more than `most` would have to be made.
+    async fn walk_some(
+        &mut self,
+        names: &[Name],
+        mut most: usize,
+    ) -> Result<Option<InodeId>, ImportError> {
         let mut dir = InodeId::ROOT;
         for (at, name) in names.iter().enumerate() {
             let place = (dir, name.clone());
@@ -99,11 +131,15 @@ impl Import {
                     let path = join(names.get(..=at).unwrap_or_default());
                     return Err(refused(&path, why));
                 }
-                None => self.make_dir(place.clone()).await?,
+                None if most == 0 => return Ok(None),
+                None => {
+                    most -= 1;
+                    self.make_dir(place.clone()).await?
+                }
             };
             self.dirs.insert(place, dir);
         }
-        Ok(dir)
+        Ok(Some(dir))
     }
 
     /// What is at a path, if anything.

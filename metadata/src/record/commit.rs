@@ -104,6 +104,22 @@ pub struct CommitRecord {
     pub provenance: Provenance,
 }
 
+/// Checks what a commit is to say: lengths and characters.
+///
+/// # Errors
+///
+/// Says which field is not acceptable, and why.
+pub fn check_about(message: &str, provenance: &Provenance) -> Result<(), Unacceptable> {
+    let plain = |letter: char| !letter.is_control() || matches!(letter, '\n' | '\r' | '\t');
+    if message.len() > MESSAGE_BYTES_MAX || !message.chars().all(plain) {
+        return Err(Unacceptable::new(
+            "commit message",
+            "at most 32 KiB, no control characters but line breaks and tabs",
+        ));
+    }
+    provenance.check()
+}
+
 impl CommitRecord {
     /// The version that is its image.
     #[must_use]
@@ -131,14 +147,7 @@ impl CommitRecord {
                 "at most 16, none of them twice",
             ));
         }
-        let plain = |letter: char| !letter.is_control() || matches!(letter, '\n' | '\r' | '\t');
-        if self.message.len() > MESSAGE_BYTES_MAX || !self.message.chars().all(plain) {
-            return Err(Unacceptable::new(
-                "commit message",
-                "at most 32 KiB, no control characters but line breaks and tabs",
-            ));
-        }
-        self.provenance.check()
+        check_about(&self.message, &self.provenance)
     }
 
     /// Bytes of its texts, about.

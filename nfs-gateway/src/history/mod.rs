@@ -23,7 +23,7 @@ use metadata::conflicts::count;
 use metadata::image::NameHasher;
 use metadata::layers::ImageError;
 use metadata::merge::{MergeError, Policy};
-use metadata::record::commit::Provenance;
+use metadata::record::commit::{Provenance, check_about};
 use metadata::record::conflict::Conflict;
 use metadata::record::operation::Cause;
 use metadata::record::reference::{RefKind, RefName, RefState};
@@ -69,9 +69,9 @@ pub enum HistoryError {
     Merge(#[from] MergeError),
     /// Both sides changed the same things.
     #[error(
-        "clashes with what branch {branch:?} has, in {} places: publish with a policy, to another branch, \
+        "clashes with what branch {branch:?} has, in {}: publish with a policy, to another branch, \
          or make the changes again in a session of that branch",
-        conflicts.len()
+        places(conflicts)
     )]
     Conflicts {
         /// The branch.
@@ -81,9 +81,9 @@ pub enum HistoryError {
     },
     /// The session and its branch changed the same things.
     #[error(
-        "the session clashes with what branch {branch:?} has, in {} places: sync with a policy, or \
+        "the session clashes with what branch {branch:?} has, in {}: sync with a policy, or \
          make the changes again in a session of that branch",
-        conflicts.len()
+        places(conflicts)
     )]
     SyncConflicts {
         /// The branch.
@@ -116,6 +116,9 @@ pub enum HistoryError {
         /// The conflicts.
         conflicts: Carried,
     },
+    /// Another commit of the session was made while this one was.
+    #[error("another commit of the session was made meanwhile: try again")]
+    Overtaken,
     /// The branch moved each time.
     #[error("branch {branch:?} moves all the time; try again")]
     Busy {
@@ -172,6 +175,24 @@ pub struct About {
     pub provenance: Provenance,
 }
 
+impl About {
+    /// Also where nothing has changed, so that it is not used.
+    fn check(&self) -> Result<(), StoreError> {
+        let checked = check_about(&self.message, &self.provenance);
+        checked.map_err(|error| StoreError::Invalid {
+            why: error.to_string(),
+        })
+    }
+}
+
+/// How many places clash.
+fn places(conflicts: &[Conflict]) -> String {
+    match conflicts.len() {
+        1 => "1 place".to_owned(),
+        count => format!("{count} places"),
+    }
+}
+
 /// What all steps of one call need.
 struct Scene {
     tenant: TenantId,
@@ -198,6 +219,7 @@ impl Gateway {
         session: SessionId,
         about: About,
     ) -> Result<Checkpoint, HistoryError> {
+        about.check()?;
         let _hold = self.chunks.hold();
         let scene = self.scene(tenant, session).await?;
         self.commit_session(&scene, about).await
@@ -221,6 +243,7 @@ impl Gateway {
         branch: Option<RefName>,
         policy: Policy,
     ) -> Result<Published, HistoryError> {
+        about.check()?;
         let _hold = self.chunks.hold();
         let scene = self.scene(tenant, session).await?;
         let branch = branch.unwrap_or_else(|| scene.branch());
@@ -294,9 +317,13 @@ impl Gateway {
         let checkpoint = self.keep(scene, record.commit, root, about).await?;
         if checkpoint.is_new {
             let commit = checkpoint.commit.id;
-            self.store
+            let stands = (self.store)
                 .set_session_commit(scene.tenant, id, record.commit, commit)
-                .await?;
+                .await;
+            stands.map_err(|error| match error {
+                StoreError::Refused { .. } => HistoryError::Overtaken,
+                error => error.into(),
+            })?;
             tracing::info!(session = %id, %commit, "session committed");
         }
         Ok(checkpoint)

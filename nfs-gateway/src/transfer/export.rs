@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use base::{InodeId, Name, TenantId};
 use bytes::Bytes;
-use metadata::compare::{FilePieces, PATH_BYTES_MAX, Snapshot, SnapshotError, Source};
+use metadata::compare::{FilePieces, LongPath, PATH_BYTES_MAX, Snapshot, SnapshotError, Source};
 use metadata::record::entry::Entry;
 use metadata::record::inode::InodeRecord;
 use metadata::stat::FileKind;
@@ -254,7 +254,8 @@ impl Exporting {
                 self.path.extend_from_slice(name.as_bytes());
                 // Also where directories hang in a circle.
                 if self.path.len() > PATH_BYTES_MAX {
-                    return Err(SnapshotError::PathTooLong(entry.inode).into());
+                    let long = LongPath::new(entry.inode, &self.path);
+                    return Err(SnapshotError::PathTooLong(long).into());
                 }
                 return Ok(Some((dir, name, entry, record)));
             }

@@ -12,7 +12,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use metadata::compare::Snapshot;
 use metadata::image::{Block, Body, NameHasher, allocated};
-use metadata::import::{Attributes, FLUSH_BYTES, Import, ImportError, Special};
+use metadata::import::{Attributes, DIRS_AT_ONCE_MAX, FLUSH_BYTES, Import, ImportError, Special};
 use metadata::record::operation::Cause;
 use metadata::record::reference::{RefKind, RefName, RefState};
 use metadata::session::take_over;
@@ -204,6 +204,7 @@ impl Importing {
     ///
     /// Not cancel-safe, like all below: the import is to be given up then.
     pub async fn directory(&mut self, path: &[u8], with: Attributes) -> Result<(), TransferError> {
+        self.parents(path).await?;
         self.import.directory(path, with).await?;
         self.made_one().await
     }
@@ -219,6 +220,7 @@ impl Importing {
         with: Attributes,
         special: Special,
     ) -> Result<(), TransferError> {
+        self.parents(path).await?;
         self.import.special(path, with, special).await?;
         self.made_one().await
     }
@@ -229,8 +231,20 @@ impl Importing {
     ///
     /// See [`TransferError`].
     pub async fn link(&mut self, path: &[u8], target: &[u8]) -> Result<(), TransferError> {
+        self.parents(path).await?;
         self.import.link(path, target).await?;
         self.made_one().await
+    }
+
+    /// Makes what is missing above a path of very many directories, with flushes between them.
+    async fn parents(&mut self, path: &[u8]) -> Result<(), TransferError> {
+        let depth = path.iter().filter(|byte| **byte == b'/').count();
+        if depth > DIRS_AT_ONCE_MAX {
+            while !self.import.parents(path).await? {
+                self.made_one().await?;
+            }
+        }
+        Ok(())
     }
 
     /// What the parent has at this path, which is no directory.
@@ -239,6 +253,7 @@ impl Importing {
     ///
     /// See [`TransferError`].
     pub async fn keep(&mut self, path: &[u8]) -> Result<(), TransferError> {
+        self.parents(path).await?;
         let (chunks, domain) = (Arc::clone(&self.gateway.chunks), self.domain.id);
         if let Some(mut keeping) = self.import.keep(path).await? {
             loop {
@@ -268,6 +283,7 @@ impl Importing {
     ) -> Result<(), TransferError> {
         // Before anything of it comes: blocks have numbers only up to there.
         self.import.check_size(path, size)?;
+        self.parents(path).await?;
         let inode = self.import.file(path, with).await?;
         self.file = Some(File {
             path: path.to_vec(),

@@ -236,7 +236,9 @@ fn write(
                 continue;
             }
             // Git is told of no end, and what it says of that is not the reason.
-            Ok((_, Err(Broken::Download(failure)))) | Err(failure) => failure,
+            Ok((_, Err(Broken::Download(failure)))) | Err(failure) => {
+                super::super::transfer::why_broken(client, &call("export"), failure)
+            }
             Ok((stream, Err(Broken::Git(error)))) => {
                 drop(stream);
                 return Err(said_by(&mut child, Some(&error)));

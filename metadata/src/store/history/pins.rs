@@ -21,7 +21,7 @@ pub struct PinInfo {
 }
 
 impl Store {
-    /// Pins a commit, or changes the note of its pin.
+    /// Pins a commit, or changes the note of its pin: an empty one leaves the note that is there.
     ///
     /// # Errors
     ///
@@ -36,22 +36,30 @@ impl Store {
         commit: CommitId,
         note: &str,
     ) -> Result<PinInfo, StoreError> {
-        let record = PinRecord {
+        let new = PinRecord {
             created: self.clock.wall(),
             note: note.to_owned(),
         };
-        record.check().map_err(|error| StoreError::Invalid {
+        new.check().map_err(|error| StoreError::Invalid {
             why: error.to_string(),
         })?;
-        let kept = &record;
-        self.transactor
+        let new = &new;
+        let record = self
+            .transactor
             .transact(Budget::default(), |txn, _| {
                 // Right however often it is applied.
                 Box::pin(async move {
                     require_workspace(txn, workspace).await?;
                     require_commit(txn, workspace, commit).await?;
-                    txn.set(&keyspace::pin(workspace, commit), &kept.encode());
-                    Ok::<(), StoreError>(())
+                    let key = keyspace::pin(workspace, commit);
+                    let mut record = new.clone();
+                    if record.note.is_empty()
+                        && let Some(held) = txn.get(&key, Isolation::Serializable).await?
+                    {
+                        record.note = PinRecord::decode(&held).map_err(damaged("pin"))?.note;
+                    }
+                    txn.set(&key, &record.encode());
+                    Ok::<_, StoreError>(record)
                 })
             })
             .await?;

@@ -71,6 +71,9 @@ impl Store {
         let unknown = |why| StoreError::NotFound {
             what: format!("version {:?}: {why}; {ACCEPTED}", name.as_str()),
         };
+        if self.refs(workspace, None, 1).await?.is_empty() && name.as_str() == "main" {
+            return Err(unknown("nothing was published yet"));
+        }
         let Some(prefix) = prefix else {
             return Err(unknown("no ref is called so"));
         };

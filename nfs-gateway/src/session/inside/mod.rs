@@ -191,6 +191,10 @@ impl State {
         self.time
     }
 
+    fn verb(&mut self, object: Object) -> &mut Verb {
+        self.verbs.entry(object).or_default()
+    }
+
     /// Lets files that take messages be found as new inodes.
     fn begin_series(&mut self, now: Timestamp) {
         self.series = now.millis().max(self.series.saturating_add(1));

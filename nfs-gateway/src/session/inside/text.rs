@@ -280,10 +280,7 @@ impl Session {
             let fits = match changes.next().await {
                 Ok(Some(change)) => page.push(&change_line(&change)),
                 Ok(None) => break,
-                Err(SnapshotError::PathTooLong(inode)) => page.line(
-                    "?",
-                    &format!("the path of inode {} is too long", inode.raw()),
-                ),
+                Err(SnapshotError::PathTooLong(long)) => page.line("?", &long.to_string()),
                 Err(error) => return Err(error.into()),
             };
             if !fits {
@@ -333,15 +330,18 @@ fn described(commit: &CommitInfo, marks: &[&str]) -> String {
         page.line("conflicts", &record.conflicts.to_string());
     }
     page.push(b"\n");
-    let mut shown = 0;
+    let mut room = MESSAGE_BYTES_SHOWN;
     for line in record.message.lines() {
-        shown += line.len() + 1;
-        if shown > MESSAGE_BYTES_SHOWN {
-            page.push(b"    ...\n");
+        let fits = |(at, letter): &(usize, char)| at + letter.len_utf8() <= room;
+        let letters = line.char_indices().take_while(fits);
+        let shown: String = letters.flat_map(|(_, letter)| harmless(letter)).collect();
+        let is_cut = line.len() > room;
+        let more = if is_cut { "..." } else { "" };
+        page.push(format!("    {shown}{more}\n").as_bytes());
+        if is_cut {
             break;
         }
-        let line: String = line.chars().flat_map(harmless).collect();
-        page.push(format!("    {line}\n").as_bytes());
+        room = room.saturating_sub(line.len() + 1);
     }
     if !record.message.is_empty() {
         page.push(b"\n");

@@ -168,7 +168,7 @@ impl From<&HistoryError> for Trouble {
             HistoryError::Restore(error) => of_restore(error),
             HistoryError::OverQuota => Self::Fail(FsError::QuotaExceeded),
             HistoryError::Refused { .. } => Self::Fail(FsError::ReadOnly),
-            HistoryError::Busy { .. } => Self::Unavailable,
+            HistoryError::Busy { .. } | HistoryError::Overtaken => Self::Unavailable,
         }
     }
 }

@@ -24,6 +24,13 @@ use crate::wire::results::{self, CommitOk, WccOk, WriteOk};
 /// Most bytes of a message that is being written, with line breaks at its end.
 const WRITTEN_BYTES_MAX: usize = 2 * MESSAGE_BYTES_MAX;
 
+/// What is said of a longer one.
+const TOO_LONG: &str = "the message is longer than 32 KiB";
+
+/// After one that is too long a WRITE from here on has more of it; one before begins another, also one that
+/// appends to the text that says so.
+const AGAIN_BYTES_MAX: u64 = 4096;
+
 /// A file that takes messages.
 #[derive(Debug, Default)]
 pub(super) struct Verb {
@@ -33,6 +40,19 @@ pub(super) struct Verb {
     last: Option<FsError>,
     /// The last message, if it was carried out.
     done: Option<Vec<u8>>,
+    /// The last message was too long: more of it may come.
+    is_over: bool,
+}
+
+impl Verb {
+    /// Whether a WRITE at `offset` may be of a message: the rest of one that was too long is none.
+    fn takes_at(&mut self, offset: u64) -> Result<(), FsError> {
+        self.is_over &= offset >= AGAIN_BYTES_MAX;
+        if self.is_over {
+            return Err(FsError::Invalid);
+        }
+        Ok(())
+    }
 }
 
 /// A message as far as it has come.
@@ -98,15 +118,28 @@ impl Session {
         let committed = if args.data.is_empty() {
             args.stability
         } else if args.stability == Stability::Unstable {
-            let mut state = self.inside.state.lock();
-            let verb = state.verbs.entry(object).or_default();
-            let message = Message::with(verb.message.as_ref(), args.offset, &args.data)?;
-            verb.message = Some(message);
+            let is_too_long = {
+                let mut state = self.inside.state.lock();
+                let verb = state.verb(object);
+                verb.takes_at(args.offset)?;
+                verb.message = Message::with(verb.message.as_ref(), args.offset, &args.data).ok();
+                verb.message.is_none()
+            };
+            if is_too_long {
+                return Err(self.too_long(object).into());
+            }
             Stability::Unstable
         } else {
             let _one_at_a_time = self.inside.publishing.lock().await;
+            self.inside
+                .state
+                .lock()
+                .verb(object)
+                .takes_at(args.offset)?;
             let before = self.take_message(object);
-            let message = Message::with(before.as_ref(), args.offset, &args.data)?;
+            let Ok(message) = Message::with(before.as_ref(), args.offset, &args.data) else {
+                return Err(self.too_long(object).into());
+            };
             // What this call brings comes again with it.
             self.carry_out(object, &message, before).await?;
             Stability::FileSync
@@ -185,8 +218,18 @@ impl Session {
     }
 
     fn take_message(&self, object: Object) -> Option<Message> {
-        let mut state = self.inside.state.lock();
-        state.verbs.entry(object).or_default().message.take()
+        self.inside.state.lock().verb(object).message.take()
+    }
+
+    /// Says that a message is too long. Nothing of it is kept.
+    fn too_long(&self, object: Object) -> FsError {
+        let why = match object {
+            Object::Publish | Object::Checkpoint => TOO_LONG,
+            _ => "what was written is too long",
+        };
+        self.settle(object, Done::failed(FsError::Invalid, why), None);
+        self.inside.state.lock().verb(object).is_over = true;
+        FsError::Invalid
     }
 
     fn last_status(&self, object: Object) -> Result<(), FsError> {
@@ -220,11 +263,19 @@ impl Session {
                 return Err(trouble);
             }
         };
+        let status = done.status;
+        let carried_out = status.is_none().then(|| message.bytes.clone());
+        self.settle(object, done, carried_out);
+        status.map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    /// Keeps what a message came to.
+    fn settle(&self, object: Object, done: Done, carried_out: Option<Vec<u8>>) {
         let now = self.shared.clock.wall();
         let mut state = self.inside.state.lock();
-        let verb = state.verbs.entry(object).or_default();
+        let verb = state.verb(object);
         verb.last = done.status;
-        verb.done = (done.status.is_none()).then(|| message.bytes.clone());
+        verb.done = carried_out;
         if object == Object::Publish {
             state.conflicts = done.conflicts;
         }
@@ -239,7 +290,6 @@ impl Session {
             basis: None,
         };
         state.texts.insert(object, text);
-        done.status.map_or(Ok(()), |error| Err(error.into()))
     }
 
     /// `Err` only if it has to be tried again.
@@ -313,7 +363,7 @@ fn text_of(written: &[u8]) -> Result<&str, &'static str> {
     let text = text.trim_end_matches(['\n', '\r']);
     let plain = |letter: char| !letter.is_control() || matches!(letter, '\n' | '\r' | '\t');
     if text.len() > MESSAGE_BYTES_MAX {
-        return Err("the message is longer than 32 KiB");
+        return Err(TOO_LONG);
     }
     if !text.chars().all(plain) {
         return Err("the message has control characters that are no line breaks and no tabs");
