@@ -505,7 +505,11 @@ mod tests {
             CONFLICT,
             &["plain", "another branch"],
         );
-        // A branch of git that has gone on differently stays.
+        gone_on(dir, back);
+    }
+
+    /// A branch of git that has gone on differently stays.
+    fn gone_on(dir: &Path, back: &Path) {
         let before = git(back, &["rev-parse", "main"]);
         let export = [
             "export",
