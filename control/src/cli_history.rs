@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 
 use clap::{Args, Subcommand};
-use metadata::record::commit::MESSAGE_BYTES_MAX;
 
 use crate::cli::ServerArgs;
 
@@ -42,16 +41,6 @@ pub struct PublishArgs {
     /// The server.
     #[command(flatten)]
     pub server: ServerArgs,
-}
-
-/// A message that is not longer than one can be.
-fn message(text: &str) -> Result<String, String> {
-    match text.len() {
-        0..=MESSAGE_BYTES_MAX => Ok(text.to_owned()),
-        bytes => Err(format!(
-            "a message has at most {MESSAGE_BYTES_MAX} bytes, this one has {bytes}: shorten it"
-        )),
-    }
 }
 
 /// Arguments of `session close`.
@@ -93,7 +82,7 @@ pub struct CloseArgs {
 #[derive(Debug, Args)]
 pub struct AboutArgs {
     /// What it is about.
-    #[arg(short, long, value_name = "TEXT", default_value = "", value_parser = message)]
+    #[arg(short, long, value_name = "TEXT", default_value = "")]
     pub message: String,
     /// The person or system on whose behalf.
     #[arg(long, value_name = "NAME", default_value = "")]

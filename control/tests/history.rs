@@ -312,7 +312,7 @@ mod tests {
         let long = "x".repeat(100_000);
         let said = |more: [&'static str; 2]| [&publishing[..], &more].concat();
         let args = [&publishing[..], &["-m", &long]].concat();
-        fails(&args, dir, 2, &["at most 32768 bytes", "100000"]);
+        fails(&args, dir, 2, &["at most 32 KiB", "100000"]);
         files.write("file", b"x").await;
         publish(dir, &session, &["-m", "one"]);
         // Also where it is not used.

@@ -2,6 +2,8 @@
 
 use std::os::unix::ffi::OsStrExt;
 
+use metadata::record::commit::MESSAGE_BYTES_MAX;
+
 use super::pages::pages;
 use super::session::path_of;
 use super::{client, conflicts, escape, served};
@@ -20,22 +22,31 @@ use crate::output;
 use crate::reading::{ChangedPath, PathCommit, escape_bytes, show_bytes, show_path};
 use crate::types::Session;
 
-impl From<AboutArgs> for Checkpoint {
-    fn from(args: AboutArgs) -> Self {
-        Self {
+impl TryFrom<AboutArgs> for Checkpoint {
+    type Error = Failure;
+
+    /// Refuses a message that is longer than one can be. (Not while arguments are read: that would
+    /// repeat all of it.)
+    fn try_from(args: AboutArgs) -> Result<Self, Failure> {
+        let bytes = args.message.len();
+        if bytes > MESSAGE_BYTES_MAX {
+            let why = format!("the message has {bytes} bytes: at most 32 KiB is kept, shorten it");
+            return Err(Failure::new(FailureKind::Usage, why));
+        }
+        Ok(Self {
             message: args.message,
             author: args.author,
             model: args.model,
             tool_call: args.tool_call,
             pairs: args.pairs.into_iter().collect(),
-        }
+        })
     }
 }
 
 pub(super) fn checkpoint(args: CheckpointArgs, json: bool) -> Result<(), Failure> {
     let client = client(&args.server)?;
     let path = path_of(&served(&client, args.session)?, "/checkpoint")?;
-    let about = Checkpoint::from(args.about);
+    let about = Checkpoint::try_from(args.about)?;
     let done: Checkpointed = client.post(&path, &about)?;
     if json {
         return output::json(&done);
@@ -52,7 +63,7 @@ pub(super) fn publish(args: PublishArgs, json: bool) -> Result<(), Failure> {
     let client = client(&args.server)?;
     let path = path_of(&served(&client, args.session)?, "/publish")?;
     let publish = Publish {
-        about: args.about.into(),
+        about: args.about.try_into()?,
         branch: args.branch,
         policy: Some(args.policy),
         dry_run: args.dry_run,

@@ -83,7 +83,7 @@ fn close(args: CloseArgs, json: bool) -> Result<(), Failure> {
     let mut lines = Vec::new();
     if args.publish {
         let publish = Publish {
-            about: args.about.into(),
+            about: args.about.try_into()?,
             branch: args.branch,
             policy: args.policy,
             dry_run: false,
@@ -93,7 +93,7 @@ fn close(args: CloseArgs, json: bool) -> Result<(), Failure> {
         done.published = Some(published);
     } else if args.keep {
         let session: Session = client.get(&path)?;
-        let about = Checkpoint::from(args.about);
+        let about = Checkpoint::try_from(args.about)?;
         let made: Checkpointed = client.post(&path_of(&args.session, "/checkpoint")?, &about)?;
         let pin = AddPin {
             version: made.commit.id.clone(),

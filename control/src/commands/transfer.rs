@@ -36,7 +36,7 @@ pub(super) fn import(args: ImportArgs, json: bool) -> Result<(), Failure> {
     if args.git {
         return super::git::import(&args, json);
     }
-    let about = Checkpoint::from(args.about);
+    let about = Checkpoint::try_from(args.about)?;
     let about = serde_json::to_string(&about).unwrap_or_default();
     let call = format!(
         "/v1/workspaces/{}/import?branch={}&about_inside=true",
