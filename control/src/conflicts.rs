@@ -1,6 +1,6 @@
 //! Conflicts as JSON says them.
 
-use metadata::conflicts::{ConflictId, Unresolved};
+use metadata::conflicts::{Unresolved, show_id};
 use metadata::merge::Side;
 use metadata::ops::{Located, Take, side_in_place};
 use metadata::record::conflict::Resolution;
@@ -249,44 +249,5 @@ pub fn parse_take(word: &str) -> Result<Take, String> {
         "both" => Ok(Take::Both),
         "file" => Ok(Take::File),
         _ => Err(format!("take {word:?} is none of ours, theirs, both, file")),
-    }
-}
-
-/// The id of a conflict, as people write it.
-#[must_use]
-pub fn show_id(id: &ConflictId) -> String {
-    hex(id)
-}
-
-/// Reads the id of a conflict.
-#[must_use]
-pub fn parse_id(text: &str) -> Option<ConflictId> {
-    let plain = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let number = plain.then(|| u128::from_str_radix(text, 16).ok()).flatten();
-    number.map(u128::to_be_bytes)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    let digits = bytes.iter().map(|byte| format!("{byte:02x}"));
-    digits.collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ids_are_read_and_written() {
-        let id = [0x0a; 16];
-        assert_eq!(parse_id(&show_id(&id)), Some(id));
-        for bad in [
-            "",
-            "0a",
-            &"0a".repeat(17),
-            &"xx".repeat(16),
-            &"+0".repeat(16),
-        ] {
-            assert_eq!(parse_id(bad), None, "{bad}");
-        }
     }
 }

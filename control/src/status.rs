@@ -215,7 +215,7 @@ impl From<ResolveError> for ApiError {
             ResolveError::NotFound => Self::not_found(detail),
             ResolveError::Several(ids) => {
                 let line = |(id, kind): &(_, ConflictKind)| {
-                    format!("\n{}  {}", crate::conflicts::show_id(id), kind.word())
+                    format!("\n{}  {}", metadata::conflicts::show_id(id), kind.word())
                 };
                 let lines: String = ids.iter().take(CONFLICTS_SHOWN).map(line).collect();
                 Self::new(StatusCode::BAD_REQUEST, "ambiguous", detail + &lines)

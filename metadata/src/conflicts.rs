@@ -15,6 +15,20 @@ pub const PAGE_MAX: usize = 1000;
 /// The id of a stored conflict: the key it is under.
 pub type ConflictId = [u8; 16];
 
+/// The id of a conflict, as people write it: 32 hexadecimal digits.
+#[must_use]
+pub fn show_id(id: &ConflictId) -> String {
+    format!("{:032x}", u128::from_be_bytes(*id))
+}
+
+/// Reads what [`show_id`] writes, in either case.
+#[must_use]
+pub fn parse_id(text: &str) -> Option<ConflictId> {
+    let plain = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let number = plain.then(|| u128::from_str_radix(text, 16).ok()).flatten();
+    number.map(u128::to_be_bytes)
+}
+
 /// A conflict that an image holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unresolved {

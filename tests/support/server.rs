@@ -1,14 +1,11 @@
 //! The built binary as a process, and an independent NFS client of it.
 #![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)] // Shared by several test binaries.
 
-use std::io::{self, BufRead, BufReader};
-use std::net::SocketAddr;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use nfs3_client::io::{AsyncRead, AsyncWrite};
-use nfs3_client::net::Connector;
 use nfs3_client::{ConnectError, MountError, Nfs3Connection, Nfs3ConnectionBuilder};
 use nfs3_types::nfs3::{
     CREATE3args, Nfs3Option, Nfs3Result, READ3args, WRITE3args, createhow3, diropargs3, filename3,
@@ -16,49 +13,16 @@ use nfs3_types::nfs3::{
 };
 use nfs3_types::xdr_codec::Opaque;
 use serde_json::Value;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+
+use socket::{Socket, Sockets};
+
+#[path = "socket.rs"]
+mod socket;
 
 /// How long an answer is waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub type Mount = Nfs3Connection<Socket>;
-
-/// A socket whose end is an error. The client's own waits for more of a server that is gone, and
-/// keeps the processor busy with that.
-#[derive(Debug)]
-pub struct Socket(TcpStream);
-
-impl AsyncRead for Socket {
-    async fn async_read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self.0.read(buffer).await? {
-            0 => Err(io::ErrorKind::UnexpectedEof.into()),
-            bytes => Ok(bytes),
-        }
-    }
-}
-
-impl AsyncWrite for Socket {
-    async fn async_write(&mut self, buffer: &[u8]) -> io::Result<usize> {
-        self.0.write(buffer).await
-    }
-}
-
-/// Makes such sockets.
-#[derive(Debug)]
-pub struct Sockets;
-
-impl Connector for Sockets {
-    type Connection = Socket;
-
-    async fn connect(&self, address: SocketAddr) -> io::Result<Socket> {
-        TcpStream::connect(address).await.map(Socket)
-    }
-
-    async fn connect_with_port(&self, address: SocketAddr, _port: u16) -> io::Result<Socket> {
-        self.connect(address).await
-    }
-}
 
 pub fn binary() -> PathBuf {
     let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/release/holdfast");

@@ -8,7 +8,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use base::{CommitId, InodeId, SessionId, TenantId};
 use metadata::compare::Snapshot;
-use metadata::conflicts::{ConflictId, Unresolved};
+use metadata::conflicts::{ConflictId, Unresolved, parse_id, show_id};
 use metadata::image::NameHasher;
 use metadata::layers::ImageError;
 use metadata::ops::Located;
@@ -21,9 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ApiState;
 use super::input::{Body, Parameters, Place, Tenant, not_a_position, page_limit, session_id};
-use crate::conflicts::{
-    Clash, Clashes, Conflict, Resolve, Resolved, Version, parse_id, parse_take, show_id,
-};
+use crate::conflicts::{Clash, Clashes, Conflict, Resolve, Resolved, Version, parse_take};
 use crate::history::kebab;
 use crate::reading::{bytes_of, parse_path, text_of};
 use crate::status::ApiError;

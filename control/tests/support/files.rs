@@ -1,12 +1,8 @@
 //! A session's files over NFS, without a kernel.
 
 use std::fmt::Debug;
-use std::io;
-use std::net::SocketAddr;
 use std::path::Path;
 
-use nfs3_client::io::{AsyncRead, AsyncWrite};
-use nfs3_client::net::Connector;
 use nfs3_client::{Nfs3Connection, Nfs3ConnectionBuilder};
 use nfs3_types::nfs3::{
     COMMIT3args, CREATE3args, GETATTR3args, LINK3args, LOOKUP3args, MKDIR3args, Nfs3Option,
@@ -16,48 +12,12 @@ use nfs3_types::nfs3::{
 };
 use nfs3_types::xdr_codec::{Opaque, Pack, Unpack};
 use serde_json::Value;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
+use super::socket::{Socket, Sockets};
 use super::{Server, open};
 
 /// Most bytes of a READ or a WRITE.
 const PART_BYTES_MAX: usize = 1 << 20;
-
-/// A socket whose end is an error. The client's own waits for more of a server that is gone, and
-/// keeps the processor busy with that.
-#[derive(Debug)]
-pub struct Socket(TcpStream);
-
-impl AsyncRead for Socket {
-    async fn async_read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self.0.read(buffer).await? {
-            0 => Err(io::ErrorKind::UnexpectedEof.into()),
-            bytes => Ok(bytes),
-        }
-    }
-}
-
-impl AsyncWrite for Socket {
-    async fn async_write(&mut self, buffer: &[u8]) -> io::Result<usize> {
-        self.0.write(buffer).await
-    }
-}
-
-/// Makes such sockets.
-struct Sockets;
-
-impl Connector for Sockets {
-    type Connection = Socket;
-
-    async fn connect(&self, address: SocketAddr) -> io::Result<Socket> {
-        TcpStream::connect(address).await.map(Socket)
-    }
-
-    async fn connect_with_port(&self, address: SocketAddr, _port: u16) -> io::Result<Socket> {
-        self.connect(address).await
-    }
-}
 
 /// A mounted session. Paths begin at its root, and have `/` between names. What is not told as a
 /// `Result` is to succeed.

@@ -4,6 +4,8 @@
 
 pub mod files;
 pub mod scripted;
+#[path = "../../../tests/support/socket.rs"]
+pub mod socket;
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

@@ -136,3 +136,19 @@ fn layers_hide_what_was_resolved() {
         }
     });
 }
+
+#[test]
+fn ids_are_read_and_written() {
+    let id = [0x0a; 16];
+    assert_eq!(show_id(&id), "0a".repeat(16));
+    assert_eq!(parse_id(&show_id(&id)), Some(id));
+    for bad in [
+        "",
+        "0a",
+        &"0a".repeat(17),
+        &"xx".repeat(16),
+        &"+0".repeat(16),
+    ] {
+        assert_eq!(parse_id(bad), None, "{bad}");
+    }
+}

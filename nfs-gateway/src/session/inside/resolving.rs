@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use metadata::FsError;
-use metadata::conflicts::{ConflictId, PAGE_MAX};
+use metadata::conflicts::{PAGE_MAX, parse_id, show_id};
 use metadata::merge::Side;
 use metadata::ops::Take;
 
@@ -125,9 +125,12 @@ fn parse(message: &[u8]) -> Option<(Take, Which)> {
     if path.is_empty() || path.contains(&0) {
         return None;
     }
-    match path.strip_prefix(b"id:").map(parse_id) {
-        Some(Some(id)) => Some((take, Which::Id(id))),
-        _ => Some((take, Which::Path(path))),
+    let id = path
+        .strip_prefix(b"id:")
+        .and_then(|id| str::from_utf8(id).ok());
+    match id.and_then(parse_id) {
+        Some(id) => Some((take, Which::Id(id))),
+        None => Some((take, Which::Path(path))),
     }
 }
 
@@ -159,17 +162,6 @@ fn unquoted(shown: &[u8]) -> Option<Vec<u8>> {
         });
     }
     Some(path)
-}
-
-fn show_id(id: &ConflictId) -> String {
-    format!("{:032x}", u128::from_be_bytes(*id))
-}
-
-fn parse_id(text: &[u8]) -> Option<ConflictId> {
-    let text = std::str::from_utf8(text).ok()?;
-    let plain = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let number = plain.then(|| u128::from_str_radix(text, 16).ok()).flatten();
-    number.map(u128::to_be_bytes)
 }
 
 #[cfg(test)]
