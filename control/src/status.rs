@@ -223,7 +223,7 @@ impl From<ResolveError> for ApiError {
             ResolveError::Refused(_) => Self::new(StatusCode::CONFLICT, "refused", detail),
             ResolveError::Fs(error) => of_filesystem(error, detail),
             ResolveError::Unavailable => Self::not_ready(detail),
-            ResolveError::Unknown => {
+            ResolveError::Unknown { .. } => {
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "outcome-unknown", detail)
             }
         }

@@ -186,7 +186,7 @@ impl From<&ResolveError> for Trouble {
             ResolveError::Several(_) => Self::Fail(FsError::Invalid),
             ResolveError::Refused(_) => Self::Fail(FsError::Exists),
             ResolveError::Fs(error) => Self::Fail(*error),
-            ResolveError::Unavailable | ResolveError::Unknown => Self::Unavailable,
+            ResolveError::Unavailable | ResolveError::Unknown { .. } => Self::Unavailable,
         }
     }
 }
