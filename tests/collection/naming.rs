@@ -6,12 +6,15 @@ use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use base::{CommitId, ManualClock, NodeId, Rng, TenantId, Timestamp, WorkspaceId};
+use base::{
+    Clock, CommitId, ManualClock, NodeId, Rng, SessionId, TenantId, Timestamp, WorkspaceId,
+};
 use metadata::image::Usage;
+use metadata::keyspace;
 use metadata::kv::Kv;
 use metadata::kv::memory::MemoryKv;
 use metadata::record::commit::{Provenance, Statistics};
-use metadata::record::operation::Cause;
+use metadata::record::operation::{Action, Cause};
 use metadata::record::reference::{RefKind, RefName, RefState};
 use metadata::record::retention::Policy;
 use metadata::record::session::Identity;
@@ -42,6 +45,7 @@ impl Hooks for Meanwhile {
 
 struct World {
     clock: Arc<ManualClock>,
+    memory: Arc<dyn Kv>,
     /// Whose transactions are disturbed.
     store: Store,
     /// That of somebody else.
@@ -56,7 +60,7 @@ impl World {
         let memory: Arc<dyn Kv> = Arc::new(MemoryKv::new(clock.clone()));
         let meanwhile = Meanwhile::default();
         let hooked: Arc<dyn Kv> = Arc::new(HookedKv::new(memory.clone(), meanwhile.clone()));
-        let other = Store::open(memory, clock.clone(), Arc::new(Rng::seeded(1)));
+        let other = Store::open(memory.clone(), clock.clone(), Arc::new(Rng::seeded(1)));
         let other = other.await.unwrap();
         let store = Store::open(hooked, clock.clone(), Arc::new(Rng::seeded(2)));
         let store = store.await.unwrap();
@@ -67,6 +71,7 @@ impl World {
         let workspace = other.create_workspace(TENANT, new).await.unwrap().id;
         Self {
             clock,
+            memory,
             store,
             other,
             meanwhile,
@@ -75,15 +80,7 @@ impl World {
     }
 
     async fn commit(&self, message: &str, parents: &[CommitId]) -> CommitId {
-        let new = NewCommit {
-            tree: NodeId::new([1; 32]),
-            usage: Usage::default(),
-            parents: parents.to_vec(),
-            statistics: Statistics::default(),
-            conflicts: 0,
-            message: message.into(),
-            provenance: Provenance::default(),
-        };
+        let new = new_commit(message, parents);
         self.other.put_commit(self.workspace, new).await.unwrap().id
     }
 
@@ -104,8 +101,29 @@ impl World {
     }
 }
 
+/// Who comes in between.
+struct Somebody {
+    clock: Arc<ManualClock>,
+    memory: Arc<dyn Kv>,
+    store: Store,
+    workspace: WorkspaceId,
+}
+
+fn new_commit(message: &str, parents: &[CommitId]) -> NewCommit {
+    NewCommit {
+        tree: NodeId::new([1; 32]),
+        usage: Usage::default(),
+        parents: parents.to_vec(),
+        statistics: Statistics::default(),
+        conflicts: 0,
+        message: message.into(),
+        provenance: Provenance::default(),
+    }
+}
+
 /// Comes to name a commit, or changes what lets it go.
-async fn name(how: &str, store: Store, workspace: WorkspaceId, commit: CommitId) {
+async fn name(how: &str, world: Somebody, commit: CommitId) {
+    let (store, workspace) = (&world.store, world.workspace);
     match how {
         "ref" => {
             let state = RefState {
@@ -117,8 +135,24 @@ async fn name(how: &str, store: Store, workspace: WorkspaceId, commit: CommitId)
             let made = store.create_ref(workspace, &late, state, Cause::Asked);
             made.await.map(drop).unwrap();
         }
+        "child" => {
+            let made = store.put_commit(workspace, new_commit("child", &[commit]));
+            made.await.map(drop).unwrap();
+        }
         "pin" => store.pin(workspace, commit, "").await.map(drop).unwrap(),
-        "session" | "log" => {
+        "log" => {
+            let action = Action::SessionRestored {
+                session: SessionId::new(7),
+                before: Some(commit),
+                after: None,
+            };
+            let (time, operation) = (world.clock.wall(), store.new_operation());
+            let key = keyspace::operation_log(workspace, time, operation);
+            let mut txn = world.memory.begin();
+            txn.set(&key, &store.log_entry(action).encode());
+            txn.commit().await.map(drop).unwrap();
+        }
+        "session" => {
             let open = OpenSession {
                 workspace: "w".into(),
                 read_only: false,
@@ -129,11 +163,7 @@ async fn name(how: &str, store: Store, workspace: WorkspaceId, commit: CommitId)
                 version: Some(commit.to_string()),
                 branch: None,
             };
-            let opened = store.open_session(TENANT, open).await.unwrap();
-            if how == "log" {
-                let closed = store.close_session(TENANT, opened.session.id);
-                closed.await.unwrap();
-            }
+            store.open_session(TENANT, open).await.map(drop).unwrap();
         }
         _ => store
             .set_retention(workspace, policy(9))
@@ -152,7 +182,7 @@ fn policy(hours: u64) -> Option<Policy> {
 
 #[tokio::test]
 async fn naming_within_the_removal_stops_it() {
-    for how in ["ref", "pin", "session", "log", "policy", "nothing"] {
+    for how in ["ref", "child", "pin", "session", "log", "policy", "nothing"] {
         let world = World::new().await;
         let workspace = world.workspace;
         world
@@ -166,7 +196,13 @@ async fn naming_within_the_removal_stops_it() {
         let mut expired = world.store.expired(workspace).await.unwrap();
         assert_eq!(expired.commits(), [tip, base], "{how}");
         if how != "nothing" {
-            world.before_the_next_commit(name(how, world.other.clone(), workspace, base));
+            let somebody = Somebody {
+                clock: world.clock.clone(),
+                memory: world.memory.clone(),
+                store: world.other.clone(),
+                workspace,
+            };
+            world.before_the_next_commit(name(how, somebody, base));
         }
         let remove = world.store.remove_expired(&mut expired);
         let removed = world.in_time(remove).await.unwrap();
