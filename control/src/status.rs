@@ -166,6 +166,9 @@ impl From<HistoryError> for ApiError {
             HistoryError::OverQuota => Self::new(StatusCode::CONFLICT, "quota", detail),
             HistoryError::Refused { .. } => Self::new(StatusCode::CONFLICT, "refused", detail),
             HistoryError::Busy { .. } | HistoryError::Overtaken => Self::not_ready(detail),
+            HistoryError::Unknown { .. } => {
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "outcome-unknown", detail)
+            }
         }
     }
 }

@@ -70,7 +70,7 @@ impl Gateway {
     ///
     /// # Errors
     ///
-    /// See [`HistoryError`]. Nothing was changed then.
+    /// See [`HistoryError`]. Nothing was changed then, but for `Unknown`.
     ///
     /// # Cancellation
     ///
@@ -93,7 +93,7 @@ impl Gateway {
     ///
     /// # Errors
     ///
-    /// See [`HistoryError`]. Nothing was changed then.
+    /// See [`HistoryError`]. Nothing was changed then, but for `Unknown`.
     ///
     /// # Cancellation
     ///

@@ -168,7 +168,9 @@ impl From<&HistoryError> for Trouble {
             HistoryError::Restore(error) => of_restore(error),
             HistoryError::OverQuota => Self::Fail(FsError::QuotaExceeded),
             HistoryError::Refused { .. } => Self::Fail(FsError::ReadOnly),
-            HistoryError::Busy { .. } | HistoryError::Overtaken => Self::Unavailable,
+            HistoryError::Busy { .. } | HistoryError::Overtaken | HistoryError::Unknown { .. } => {
+                Self::Unavailable
+            }
         }
     }
 }
