@@ -24,9 +24,11 @@ use system_tests::hooked_kv::{HookedKv, Hooks};
 const TENANT: TenantId = TenantId::DEFAULT;
 const HOUR: Duration = Duration::from_secs(3600);
 
+type Act = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// What happens before the next commit.
 #[derive(Clone, Default)]
-struct Meanwhile(Arc<Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>>);
+struct Meanwhile(Arc<Mutex<Option<Act>>>);
 
 impl fmt::Debug for Meanwhile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -18,11 +18,11 @@ use nfs3_types::nfs3::{nfsstat3, stable_how};
 use system_tests::subject::{Answer, Op};
 
 use crate::client::End;
-use crate::inside::{look, read, say, written};
+use crate::inside::{create_in, look, read, say, written};
 use crate::rig::{Mishaps, Rig};
 use crate::server::Setting;
 use crate::slow_kv::Pace;
-use crate::steps::{create, lookup, write};
+use crate::steps::{create, lookup, mkdir, write};
 
 const TENANT: TenantId = TenantId::DEFAULT;
 
@@ -546,6 +546,11 @@ fn what_the_mount_shows_of_a_conflict_is_what_it_takes() {
 #[test]
 fn what_is_set_back_is_not_told_of() {
     let mut rig = with_a_conflict(Setting::default(), 830);
+    // Another directory, so that nobody has to wait for what happens there.
+    let dir = rig.made(mkdir("d"));
+    for number in 0..5 {
+        rig.good(create_in(dir, &format!("{number}")));
+    }
     let pace = Pace {
         read_ms_max: 1,
         commit_ms_max: 2000,
@@ -555,8 +560,12 @@ fn what_is_set_back_is_not_told_of() {
     for number in 0..5 {
         rig.server.set_faults(FaultRates::default(), pace);
         rig.server.memory.set_available_bytes(Some(0));
-        let op = create(&format!("{number}"));
-        let creating = rig.sent(op.clone());
+        // Its flush is under way when the resolution comes.
+        let op = Op::Remove {
+            dir,
+            name: format!("{number}").into(),
+        };
+        let removing = rig.sent(op.clone());
         let refused = rig.server.run(async {
             clock.sleep(Duration::from_millis(20)).await;
             let which = Which::Path(b"f".to_vec());
@@ -568,8 +577,8 @@ fn what_is_set_back_is_not_told_of() {
             matches!(refused, Err(ResolveError::Fs(FsError::NoSpace))),
             "{refused:?}"
         );
-        let creating = rig.reply(creating, &op);
-        assert_eq!(creating.answer.error(), Some(FsError::NoSpace));
+        let removing = rig.reply(removing, &op);
+        assert_eq!(removing.answer.error(), Some(FsError::NoSpace));
         rig.server.memory.set_available_bytes(None);
         rig.server
             .set_faults(FaultRates::default(), Pace::default());

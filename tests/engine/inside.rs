@@ -343,7 +343,7 @@ fn looking_at_a_version_loads_what_is_looked_for() {
     }
 }
 
-fn create_in(dir: base::InodeId, name: &str) -> Op {
+pub(crate) fn create_in(dir: base::InodeId, name: &str) -> Op {
     Op::Create {
         dir,
         name: Bytes::copy_from_slice(name.as_bytes()),
