@@ -131,6 +131,16 @@ pub enum HistoryError {
     /// Another commit of the session was made while this one was.
     #[error("another commit of the session was made meanwhile: try again")]
     Overtaken,
+    /// It is not known whether the session's image was exchanged: the store has failed, or the session was
+    /// lost, before that was known.
+    #[error(
+        "the session may have been changed: it was if `holdfast op log` has operation {operation}; look \
+         before trying again"
+    )]
+    Unknown {
+        /// The entry that the operation log has if it was.
+        operation: OperationId,
+    },
     /// The branch moved each time.
     #[error("branch {branch:?} moves all the time; try again")]
     Busy {
