@@ -31,6 +31,8 @@ pub mod settings;
 pub mod status;
 mod streaming;
 mod tar;
+#[cfg(test)]
+mod told;
 pub mod transfer;
 pub mod types;
 pub mod units;

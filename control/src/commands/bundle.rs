@@ -345,7 +345,7 @@ pub(super) fn unbundle(args: UnbundleArgs, json: bool) -> Result<(), Failure> {
     }
     let moving = moving(&contents, &there, &known);
     let tip = contents.commits.last().map(|commit| commit.id.as_str());
-    let mut holding = Holding::new(workspace, "`holdfast unbundle`", tip.unwrap_or_default());
+    let mut holding = Holding::new(workspace, "`holdfast unbundle`", tip.unwrap_or_default())?;
     let done = take(&client, &args, &moving, (&mut known, &mut holding)).and_then(|taken| {
         let refs = refs(&client, workspace, &contents.refs, &known)?;
         Ok((taken, refs))
@@ -443,7 +443,7 @@ fn take(
         reader = back
             .try_recv()
             .map_err(|error| Failure::error(format_args!("read on: {error}")))?;
-        holding.add(client, &imported.commit)?;
+        holding.add(client, &imported)?;
         known.insert(commit.id.clone(), imported.commit.id);
         taken += 1;
     }

@@ -79,7 +79,7 @@ pub(in crate::commands) fn import(args: &ImportArgs, json: bool) -> Result<(), F
         .into_iter()
         .filter(|commit| !known.contains_key(&commit.id))
         .collect();
-    let mut holding = Holding::new(&args.workspace, "`holdfast import --git`", &tip);
+    let mut holding = Holding::new(&args.workspace, "`holdfast import --git`", &tip)?;
     let brought = bring(&client, args, (&fresh, &tip), (&mut known, &mut holding));
     let made = brought.and_then(|notes| match known.get(&tip) {
         // Another branch had it all.
@@ -209,7 +209,7 @@ fn bring(
             .map_err(|error| Failure::error(format_args!("read on: {error}")))?;
         (objects, notes) = (packed.objects, packed.notes);
         before = Some((commit.id.clone(), packed.tree));
-        holding.add(client, &imported.commit)?;
+        holding.add(client, &imported)?;
         known.insert(commit.id.clone(), imported.commit.id);
     }
     Ok(notes)
