@@ -257,6 +257,14 @@ pub struct Workspace {
     pub server: ServerArgs,
 }
 
+impl AboutArgs {
+    /// Whether nothing is said.
+    pub(crate) fn is_empty(&self) -> bool {
+        let texts = [&self.message, &self.author, &self.model, &self.tool_call];
+        self.pairs.is_empty() && texts.into_iter().all(String::is_empty)
+    }
+}
+
 fn pair(text: &str) -> Result<(String, String), String> {
     let (key, value) = text
         .split_once('=')
