@@ -640,20 +640,25 @@ mod tests {
 
     /// Imports with a git that does something first each time it lists what a commit has.
     fn imported_with(bin: &Path, first: &str, source: &Path, dir: &Path) -> Output {
+        let import = ["import", "--git", text(source), "--data-dir", text(dir)];
+        with_git(bin, ("ls-tree", first), &import)
+    }
+
+    /// Runs a command with a git that does something first when it is called with a word.
+    fn with_git(bin: &Path, (word, first): (&str, &str), args: &[&str]) -> Output {
         fs::create_dir(bin).unwrap();
         let git = Command::new("sh")
             .args(["-c", "command -v git"])
             .output()
             .unwrap();
         let script = format!(
-            "#!/bin/sh\ncase \"$*\" in *ls-tree*) {first};; esac\nexec {} \"$@\"\n",
+            "#!/bin/sh\ncase \"$*\" in *{word}*) {first};; esac\nexec {} \"$@\"\n",
             String::from_utf8(git.stdout).unwrap().trim(),
         );
         fs::write(bin.join("git"), script).unwrap();
         fs::set_permissions(bin.join("git"), fs::Permissions::from_mode(0o755)).unwrap();
         let path = format!("{}:{}", text(bin), std::env::var("PATH").unwrap());
-        let import = ["import", "--git", text(source), "--data-dir", text(dir)];
-        holdfast().args(import).env("PATH", path).output().unwrap()
+        holdfast().args(args).env("PATH", path).output().unwrap()
     }
 
     /// The server is killed in the midst of an import, which is then done again.
@@ -731,6 +736,37 @@ mod tests {
         assert_eq!(fs::read(out.join("empty")).unwrap(), b"");
         assert!(!out.join("same").exists());
         assert_eq!(git(&out, &["show", "-s", "--format=%an %cn"]), "ann ann");
+        server.kill();
+    }
+
+    /// Bug: a repository that could not be made was left, half made.
+    #[test]
+    fn a_git_export_that_fails_leaves_nothing() {
+        let place = tempfile::tempdir().unwrap();
+        let place = place.path();
+        let (dir, tree, outs) = (place.join("data"), place.join("tree"), place.join("outs"));
+        fs::create_dir_all(&outs).unwrap();
+        fs::create_dir(&tree).unwrap();
+        let server = Server::start("up", &dir);
+        json(&["import", text(&tree)], &dir);
+        for word in ["init", "fast-import", "reset"] {
+            let out = outs.join("out");
+            let export = [
+                "export",
+                "main",
+                text(&out),
+                "--git",
+                "--data-dir",
+                text(&dir),
+            ];
+            let failed = with_git(&place.join(word), (word, "exit 1"), &export);
+            let said = String::from_utf8_lossy(&failed.stderr);
+            assert!(
+                !failed.status.success() && said.contains("stays as it was"),
+                "{said}"
+            );
+            assert_eq!(fs::read_dir(&outs).unwrap().count(), 0, "{word}");
+        }
         server.kill();
     }
 

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::io::{BufReader, BufWriter};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use super::holding::Holding;
 use super::pages::pages;
-use super::transfer::{beside, copy, put, put_in_place, why_broken};
+use super::partial::Partial;
+use super::transfer::{copy, put, why_broken};
 use super::{client, escape};
 use crate::bundle::{About, Commit as Bundled, Reader, Ref as BundledRef, Section, Writer};
 use crate::cli_transfer::{BundleArgs, UnbundleArgs};
@@ -152,13 +152,10 @@ pub(super) fn bundle(args: BundleArgs, json: bool) -> Result<(), Failure> {
         );
         return Err(Failure::new(FailureKind::NotFound, message));
     }
-    let partial = beside(&args.file)?;
-    let written = write(&client, &args.workspace, &selection, &partial)
-        .and_then(|()| put_in_place(&partial, &args.file, args.force));
-    if let Err(failure) = written {
-        drop(std::fs::remove_file(&partial));
-        return Err(failure);
-    }
+    let (partial, file) = Partial::file(&args.file)?;
+    let to = (partial.path(), file);
+    let written = write(&client, &args.workspace, &selection, to);
+    partial.end(written, args.force)?;
     let bytes = std::fs::metadata(&args.file).map_or(0, |file| file.len());
     let (commits, refs) = (selection.commits.len(), selection.refs.len());
     if json {
@@ -176,16 +173,10 @@ fn write(
     client: &Client,
     workspace: &str,
     selection: &Selection,
-    partial: &Path,
+    (path, file): (&Path, File),
 ) -> Result<(), Failure> {
     let failed =
-        |error: std::io::Error| Failure::io(format_args!("write {}", partial.display()), &error);
-    let file = File::options()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(partial)
-        .map_err(failed)?;
+        |error: std::io::Error| Failure::io(format_args!("write {}", path.display()), &error);
     let mut writer = Writer::new(BufWriter::new(file)).map_err(failed)?;
     let first = |id: &String| selection.origins.get(id).unwrap_or(id).clone();
     let inside: BTreeSet<&String> = selection.commits.iter().map(|commit| &commit.id).collect();

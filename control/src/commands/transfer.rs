@@ -4,18 +4,14 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
-
+use super::partial::Partial;
 use super::{client, escape};
 use crate::cli_transfer::{ExportArgs, ImportArgs};
 use crate::client::Client;
 use crate::failure::{Failure, FailureKind};
-use crate::files::{
-    Options, Packed, Progress, Unpacked, pack, remove_tree, shown_bytes, unpack, unreadable,
-};
+use crate::files::{Options, Packed, Progress, Unpacked, pack, shown_bytes, unpack, unreadable};
 use crate::history::{Checkpoint, short};
 use crate::output;
 use crate::tar::{self, Kind, Reader};
@@ -344,89 +340,27 @@ impl Target {
                 })
             }
             Self::New(dest) => {
-                let partial = beside(&dest)?;
-                let made = std::fs::DirBuilder::new().mode(0o700).create(&partial);
-                made.map_err(|error| {
-                    Failure::io(format_args!("make directory {}", partial.display()), &error)
-                })?;
-                let unpacked = unpack(from, &partial, options, &mut progress)
-                    .and_then(|unpacked| put_in_place(&partial, &dest, false).map(|()| unpacked));
-                unpacked.map_err(|failure| {
-                    // Nobody but us knows of it.
-                    let removed = remove_tree(&partial);
-                    nothing_made(failure, &dest, (&partial, removed))
-                })
+                let partial = Partial::directory(&dest, 0o700)?;
+                let unpacked = unpack(from, partial.path(), options, &mut progress);
+                partial.end(unpacked, false)
             }
             Self::Archive(dest, form) => {
-                let partial = beside(&dest)?;
-                let copied = archive(from, &partial, form, &mut progress)
-                    .and_then(|copied| put_in_place(&partial, &dest, force).map(|()| copied));
-                copied.map_err(|failure| {
-                    let removed = match std::fs::remove_file(&partial) {
-                        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-                        removed => removed,
-                    };
-                    nothing_made(failure, &dest, (&partial, removed))
-                })
+                let (partial, file) = Partial::file(&dest)?;
+                let copied = archive(from, (partial.path(), file), form, &mut progress);
+                partial.end(copied, force)
             }
         }
     }
 }
 
-/// A failure, and what is there after it.
-fn nothing_made(
-    failure: Failure,
-    dest: &Path,
-    (partial, removed): (&Path, std::io::Result<()>),
-) -> Failure {
-    let left = match removed {
-        Ok(()) => format!("{} stays as it was", dest.display()),
-        Err(error) => format!("{} is left over, remove it ({error})", partial.display()),
-    };
-    Failure::new(failure.kind, format_args!("{failure}; {left}"))
-}
-
-/// A name in the same directory, for what is not complete.
-pub(super) fn beside(dest: &Path) -> Result<PathBuf, Failure> {
-    let Some(name) = dest.file_name() else {
-        let message = format!("{} has no name: name a directory", dest.display());
-        return Err(Failure::new(FailureKind::Usage, message));
-    };
-    let mut partial = std::ffi::OsString::from(".");
-    partial.push(name);
-    partial.push(format!(".partial-{}", std::process::id()));
-    Ok(dest.with_file_name(partial))
-}
-
-pub(super) fn put_in_place(partial: &Path, dest: &Path, force: bool) -> Result<(), Failure> {
-    let flags = if force {
-        RenameFlags::empty()
-    } else {
-        RenameFlags::NOREPLACE
-    };
-    let renamed = renameat_with(CWD, partial, CWD, dest, flags);
-    renamed.map_err(|error| {
-        Failure::io(
-            format_args!("put {} in place", dest.display()),
-            &error.into(),
-        )
-    })
-}
-
 fn archive(
     from: &mut dyn Read,
-    partial: &Path,
+    (path, file): (&Path, File),
     form: Form,
     progress: &mut Progress,
 ) -> Result<Unpacked, Failure> {
     let failed =
-        |error: std::io::Error| Failure::io(format_args!("write {}", partial.display()), &error);
-    let file = File::options()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(partial)
-        .map_err(failed)?;
+        |error: std::io::Error| Failure::io(format_args!("write {}", path.display()), &error);
     let (file, copied) = match form {
         Form::Plain => {
             let mut to = file;

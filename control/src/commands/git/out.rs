@@ -9,10 +9,10 @@ use super::{AUTHOR_PAIR, COMMITTER_PAIR, git, not_started, output};
 use crate::cli_transfer::ExportArgs;
 use crate::client::{Client, Part};
 use crate::commands::bundle::{all_refs, history, parents_first};
-use crate::commands::transfer::{beside, put_in_place};
+use crate::commands::partial::Partial;
 use crate::commands::{client, escape};
 use crate::failure::{Failure, FailureKind};
-use crate::files::{Progress, remove_tree, unreadable};
+use crate::files::{Progress, unreadable};
 use crate::history::Commit;
 use crate::output as print;
 use crate::reading::{escape_bytes, in_git_quotes};
@@ -78,15 +78,11 @@ pub(in crate::commands) fn export(args: &ExportArgs, json: bool) -> Result<(), F
         }]
     };
     let dest = Dest::open(&args.dest)?;
-    let written = write(&client, args, (dest.path(), &branch), &commits);
-    let (left_out, head) = match written.and_then(|left_out| Ok((left_out, dest.settle(&branch)?)))
-    {
-        Ok(done) => done,
-        Err(failure) => {
-            dest.drop_new();
-            return Err(failure);
-        }
-    };
+    let written = dest.begin().and_then(|()| {
+        let left_out = write(&client, args, (dest.path(), &branch), &commits)?;
+        Ok((left_out, dest.settle(&branch)?))
+    });
+    let (left_out, head) = dest.end(written)?;
     if left_out > 0 {
         print::note(&format!(
             "{left_out} devices, pipes, sockets and `.git` were left out: git has none of them"
@@ -134,19 +130,13 @@ fn branch_of(client: &Client, args: &ExportArgs) -> Result<String, Failure> {
 enum Dest<'a> {
     There(&'a Path),
     /// It has another name until it is complete.
-    New(&'a Path, std::path::PathBuf),
+    New(Partial),
 }
 
 impl<'a> Dest<'a> {
     fn open(dest: &'a Path) -> Result<Self, Failure> {
         if dest.symlink_metadata().is_err() {
-            let partial = beside(dest)?;
-            let made = std::fs::create_dir(&partial);
-            made.map_err(|error| {
-                Failure::io(format_args!("make directory {}", partial.display()), &error)
-            })?;
-            output(git(&partial).args(["init", "-q"]))?;
-            return Ok(Self::New(dest, partial));
+            return Partial::directory(dest, 0o777).map(Self::New);
         }
         let is_own = output(git(dest).args(["rev-parse", "--git-dir"]));
         let is_own = is_own.is_ok_and(|found| matches!(found.as_slice(), b".git\n" | b".\n"));
@@ -161,7 +151,15 @@ impl<'a> Dest<'a> {
     fn path(&self) -> &Path {
         match self {
             Self::There(dest) => dest,
-            Self::New(_, partial) => partial,
+            Self::New(partial) => partial.path(),
+        }
+    }
+
+    /// Makes the repository, if there was none.
+    fn begin(&self) -> Result<(), Failure> {
+        match self {
+            Self::There(_) => Ok(()),
+            Self::New(partial) => output(git(partial.path()).args(["init", "-q"])).map(drop),
         }
     }
 
@@ -170,17 +168,18 @@ impl<'a> Dest<'a> {
         let path = self.path();
         let reference = format!("refs/heads/{branch}");
         let head = output(git(path).args(["rev-parse", "--verify", &reference]))?;
-        if let Self::New(dest, partial) = self {
+        if let Self::New(_) = self {
             output(git(path).args(["symbolic-ref", "HEAD", &reference]))?;
             output(git(path).args(["reset", "-q", "--hard"]))?;
-            put_in_place(partial, dest, false)?;
         }
         Ok(String::from_utf8_lossy(&head).trim().to_owned())
     }
 
-    fn drop_new(&self) {
-        if let Self::New(_, partial) = self {
-            drop(remove_tree(partial));
+    /// A new one is put in its place, or removed if something failed.
+    fn end<T>(self, written: Result<T, Failure>) -> Result<T, Failure> {
+        match self {
+            Self::There(_) => written,
+            Self::New(partial) => partial.end(written, false),
         }
     }
 }
