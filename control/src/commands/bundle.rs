@@ -8,7 +8,7 @@ use std::path::Path;
 use super::holding::Holding;
 use super::pages::pages;
 use super::partial::Partial;
-use super::transfer::{copy, put, why_broken};
+use super::transfer::{begin, copy, put, why_broken};
 use super::{client, escape};
 use crate::bundle::{About, Commit as Bundled, Reader, Ref as BundledRef, Section, Writer};
 use crate::cli_transfer::{BundleArgs, UnbundleArgs};
@@ -17,7 +17,6 @@ use crate::failure::{Failure, FailureKind};
 use crate::files::Progress;
 use crate::history::{Checkpoint, Commit, CreateRef, Ref, short};
 use crate::output;
-use crate::tar;
 use crate::transfer::Imported;
 
 /// The pair that says which commit one was before it came in a bundle.
@@ -421,7 +420,7 @@ fn take(
         let about = serde_json::to_string(&commit.about).unwrap_or_default();
         let (give, back) = std::sync::mpsc::sync_channel(1);
         let imported: Imported = client.upload(&call, move |to| {
-            put(to, &tar::about(&about))?;
+            begin(to, &about)?;
             let mut progress = Progress::new("sent");
             // Up to the end of the commit.
             while let Section::Piece(piece) = reader.next()? {

@@ -13,7 +13,7 @@ use crate::cli_transfer::ImportArgs;
 use crate::client::Client;
 use crate::commands::bundle::{all_refs, history};
 use crate::commands::holding::Holding;
-use crate::commands::transfer::put;
+use crate::commands::transfer::{begin, put};
 use crate::commands::{client, escape};
 use crate::failure::{Failure, FailureKind};
 use crate::files::Progress;
@@ -199,7 +199,7 @@ fn bring(
         let (give, back) = std::sync::mpsc::sync_channel(1);
         let about = serde_json::to_string(&about.0).unwrap_or_default();
         let imported: Imported = client.upload(&call, move |to| {
-            put(to, &tar::about(&about))?;
+            begin(to, &about)?;
             let packed = packing.all(to)?;
             give.try_send(packed)
                 .map_err(|error| Failure::error(format_args!("read on: {error}")))
