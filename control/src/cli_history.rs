@@ -4,6 +4,7 @@ use std::ffi::OsString;
 
 use clap::{Args, Subcommand};
 
+use crate::api::CHANGES_MAX;
 use crate::cli::ServerArgs;
 
 /// Arguments of `session checkpoint`.
@@ -140,7 +141,7 @@ pub struct ShowArgs {
     #[arg(long, value_name = "NAME", default_value = "default")]
     pub workspace: String,
     /// Most changed files to tell, at most 10000.
-    #[arg(long, value_name = "NUMBER", default_value_t = 1000)]
+    #[arg(long, value_name = "NUMBER", default_value_t = 1000, value_parser = changes)]
     pub limit: usize,
     /// The server.
     #[command(flatten)]
@@ -172,7 +173,7 @@ pub struct DiffArgs {
     #[arg(long, value_name = "NAME", default_value = "default")]
     pub workspace: String,
     /// Most files to tell, at most 10000.
-    #[arg(long, value_name = "NUMBER", default_value_t = 1000)]
+    #[arg(long, value_name = "NUMBER", default_value_t = 1000, value_parser = changes)]
     pub limit: usize,
     /// The server.
     #[command(flatten)]
@@ -262,6 +263,16 @@ impl AboutArgs {
     pub(crate) fn is_empty(&self) -> bool {
         let texts = [&self.message, &self.author, &self.model, &self.tool_call];
         self.pairs.is_empty() && texts.into_iter().all(String::is_empty)
+    }
+}
+
+fn changes(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(number) if number <= CHANGES_MAX => Ok(number),
+        Ok(_) => Err(format!(
+            "at most {CHANGES_MAX} are told; --path tells a part"
+        )),
+        Err(_) => Err(format!("write a number up to {CHANGES_MAX}")),
     }
 }
 

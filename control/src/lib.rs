@@ -30,6 +30,7 @@ pub mod server;
 pub mod settings;
 pub mod status;
 mod streaming;
+mod surroundings;
 mod tar;
 #[cfg(test)]
 mod told;
@@ -53,6 +54,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
         Err(error) => return misused(&args, &error),
     };
     let json = cli.json;
+    surroundings::warn(json);
     match commands::run(cli) {
         Ok(code) => code,
         Err(failure) => {

@@ -20,7 +20,9 @@ use nfs_gateway::{HistoryError, Which};
 use serde::{Deserialize, Serialize};
 
 use super::ApiState;
-use super::input::{Body, Parameters, Place, Tenant, not_a_position, page_limit, session_id};
+use super::input::{
+    Body, Parameters, Place, Tenant, not_a_position, page_limit, session_id, told_limit,
+};
 use crate::conflicts::{Clash, Clashes, Conflict, Resolve, Resolved, Version, parse_take};
 use crate::history::kebab;
 use crate::reading::{bytes_of, parse_path, text_of};
@@ -31,7 +33,7 @@ use crate::types::{Page, show_time};
 const CONTENT_ID_BYTES_MAX: u64 = 8 << 30;
 
 /// Most clashes that are told.
-const CLASHES_MAX: usize = 10_000;
+pub(crate) const CLASHES_MAX: usize = 10_000;
 
 /// Clashes that are told unless the caller says otherwise.
 const CLASHES_DEFAULT: usize = 1000;
@@ -99,7 +101,9 @@ async fn of_session(
             "a session has no versions: ask its workspace",
         ));
     }
-    let session = super::sessions::usable(&state, tenant, session_id(&session)?).await?;
+    let session =
+        super::sessions::usable(&state, tenant, session_id(&state, tenant, &session).await?)
+            .await?;
     let (after, limit) = position(&part)?;
     let workspace = state.store.workspace(session.record.workspace).await?;
     let mut reader = Reader::new(&state, tenant, workspace).await?;
@@ -120,7 +124,9 @@ async fn resolve(
         (None, Some(id)) => Which::Id(parse_id(id).ok_or_else(no_id)?),
         _ => return Err(ApiError::invalid("give either a path or an id")),
     };
-    let session = super::sessions::usable(&state, tenant, session_id(&session)?).await?;
+    let session =
+        super::sessions::usable(&state, tenant, session_id(&state, tenant, &session).await?)
+            .await?;
     let gateway = Arc::clone(&state.counted.gateway);
     let id = session.id;
     let work = async move { Ok(gateway.resolve_conflict(tenant, id, which, take).await?) };
@@ -142,10 +148,12 @@ async fn clashes(
 ) -> Result<Json<Clashes>, ApiError> {
     let with = asked.with.as_deref();
     let with = with.ok_or_else(|| ApiError::invalid("with which session? Give ?with=ID"))?;
-    let one = super::sessions::usable(&state, tenant, session_id(&session)?).await?;
-    let two = super::sessions::usable(&state, tenant, session_id(with)?).await?;
+    let one = super::sessions::usable(&state, tenant, session_id(&state, tenant, &session).await?)
+        .await?;
+    let two =
+        super::sessions::usable(&state, tenant, session_id(&state, tenant, with).await?).await?;
     let gateway = Arc::clone(&state.counted.gateway);
-    let limit = asked.limit.unwrap_or(CLASHES_DEFAULT).clamp(1, CLASHES_MAX);
+    let limit = told_limit("limit", asked.limit, (CLASHES_DEFAULT, CLASHES_MAX))?.max(1);
     let skipped = match asked.after.as_deref() {
         Some(after) => after.parse::<usize>().map_err(|_| not_a_position())?,
         None => 0,

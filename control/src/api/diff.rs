@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::ApiState;
-use super::input::{Parameters, Place, Tenant, session_id};
+use super::input::{Parameters, Place, Tenant, session_id, told_limit};
 use super::patch::Patches;
 use super::paths::Bytes;
 use crate::history::{Change, Diff, Stat};
@@ -106,7 +106,7 @@ pub(super) async fn diff(
         (None, None) => Side::nothing(),
     };
     let versions = state.counted.gateway.versions(tenant, &workspace).await?;
-    let limit = wanted.limit.unwrap_or(CHANGES_DEFAULT).min(CHANGES_MAX);
+    let limit = told_limit("limit", wanted.limit, (CHANGES_DEFAULT, CHANGES_MAX))?;
     let sides = Sides {
         old: versions.snapshot(from.root),
         new: versions.snapshot(to.root),
@@ -145,7 +145,7 @@ async fn newer(
     if wanted.to.is_some() {
         return Err(ApiError::invalid("say a session or to, not both"));
     }
-    let id = session_id(session)?;
+    let id = session_id(state, tenant, session).await?;
     let found = state.store.session(tenant, id).await?;
     if found.record.workspace != workspace.id {
         let what = format!("session {id} in this workspace");
@@ -180,7 +180,7 @@ pub(super) async fn changes_of(
         versions,
         top: Vec::new(),
     };
-    let changes = sides.changes(limit.min(CHANGES_MAX), false);
+    let changes = sides.changes(limit, false);
     state.work.reading(changes).await
 }
 

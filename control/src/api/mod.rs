@@ -26,6 +26,7 @@ mod transfer;
 mod work;
 mod workspaces;
 
+pub(crate) use conflicts::CLASHES_MAX;
 pub(crate) use diff::CHANGES_MAX;
 pub(crate) use serving::Serving;
 

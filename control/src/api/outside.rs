@@ -43,7 +43,9 @@ async fn restore(
     Place(session): Place<String>,
     Body(asked): Body<Restore>,
 ) -> Result<Json<Restored>, ApiError> {
-    let id = usable(&state, tenant, session_id(&session)?).await?.id;
+    let id = usable(&state, tenant, session_id(&state, tenant, &session).await?)
+        .await?
+        .id;
     let given = path_bytes(asked.paths, &asked.paths_bytes).map_err(ApiError::invalid)?;
     let mut paths = Vec::with_capacity(given.len());
     for path in &given {
@@ -64,7 +66,9 @@ async fn sync(
     Place(session): Place<String>,
     Body(asked): Body<Sync>,
 ) -> Result<Json<Synced>, ApiError> {
-    let id = usable(&state, tenant, session_id(&session)?).await?.id;
+    let id = usable(&state, tenant, session_id(&state, tenant, &session).await?)
+        .await?
+        .id;
     let policy = parse_policy(asked.policy.as_deref()).map_err(ApiError::invalid)?;
     let attempt = if asked.dry_run {
         Attempt::Trial
@@ -86,7 +90,7 @@ async fn changed(
     Place(session): Place<String>,
     Parameters(form): Parameters<Form>,
 ) -> Result<Response, ApiError> {
-    let id = session_id(&session)?;
+    let id = session_id(&state, tenant, &session).await?;
     let found = state.counted.gateway.changed(tenant, id).await?;
     if !form.raw {
         return Ok(Json(Changed::from(found)).into_response());
@@ -101,7 +105,7 @@ async fn acknowledge(
     Place(session): Place<String>,
     Body(asked): Body<Acknowledge>,
 ) -> Result<StatusCode, ApiError> {
-    let id = session_id(&session)?;
+    let id = session_id(&state, tenant, &session).await?;
     let gateway = Arc::clone(&state.counted.gateway);
     let work = async move {
         gateway

@@ -1,5 +1,6 @@
 //! `holdfast session`.
 
+use metadata::store::{SESSION_DIGITS, names_a_session};
 use serde::Serialize;
 
 use super::pages::pages;
@@ -13,7 +14,6 @@ use crate::keeping::AddPin;
 use crate::output;
 use crate::types::{
     CreateTicket, ForkSession, Mount, OpenSession, OpenedSession, Session, no_session,
-    parse_session,
 };
 
 pub(super) fn run(command: SessionCommand, json: bool) -> Result<(), Failure> {
@@ -43,10 +43,21 @@ pub(super) fn run(command: SessionCommand, json: bool) -> Result<(), Failure> {
 ///
 /// What was typed is no session's id.
 pub(super) fn path_of(session: &str, rest: &str) -> Result<String, Failure> {
-    match parse_session(session) {
-        Some(_) => Ok(format!("/v1/sessions/{session}{rest}")),
-        None => Err(Failure::new(FailureKind::Usage, no_session(session))),
+    if names_a_session(session) {
+        return Ok(format!("/v1/sessions/{session}{rest}"));
     }
+    Err(Failure::new(FailureKind::Usage, no_session(session)))
+}
+
+/// The whole id of a session that is named by its first digits: for what is told, and for commands that
+/// call more than once.
+pub(super) fn whole_id(client: &Client, session: &str) -> Result<String, Failure> {
+    let path = path_of(session, "")?;
+    if session.len() == SESSION_DIGITS {
+        return Ok(session.to_owned());
+    }
+    let found: Session = client.get(&path)?;
+    Ok(found.id)
 }
 
 /// Asks for a ticket of a session.
@@ -80,9 +91,10 @@ fn close(args: CloseArgs, json: bool) -> Result<(), Failure> {
     }
     let about = Checkpoint::try_from(args.about)?;
     let client = client(&args.server)?;
-    let path = path_of(&args.session, "")?;
+    let session = whole_id(&client, &args.session)?;
+    let path = path_of(&session, "")?;
     let mut done = Closed {
-        closed: args.session.clone(),
+        closed: session.clone(),
         published: None,
         kept: None,
     };
@@ -94,11 +106,11 @@ fn close(args: CloseArgs, json: bool) -> Result<(), Failure> {
             policy: args.policy,
             dry_run: false,
         };
-        let published: Published = client.post(&path_of(&args.session, "/publish")?, &publish)?;
+        let published: Published = client.post(&path_of(&session, "/publish")?, &publish)?;
         lines.extend(history::published_lines(&published));
         done.published = Some(published);
     } else if args.keep {
-        let kept = keep(&client, &args.session, &about)?;
+        let kept = keep(&client, &session, &about)?;
         lines.push(format!("commit {} has what it had, and is pinned", kept.id));
         done.kept = Some(kept);
     }
@@ -107,7 +119,7 @@ fn close(args: CloseArgs, json: bool) -> Result<(), Failure> {
     if json {
         return output::json(&done);
     }
-    lines.push(format!("session {} is closed", args.session));
+    lines.push(format!("session {session} is closed"));
     output::text(&lines.join("\n"))
 }
 
@@ -251,7 +263,7 @@ mod tests {
     use clap::Parser;
 
     fn close_args(server: &Told, more: &[&str]) -> CloseArgs {
-        let args = [&["holdfast", "session", "close", "ff"], more].concat();
+        let args = [&["holdfast", "session", "close", "00000000000000ff"], more].concat();
         let cli = crate::cli::Cli::try_parse_from(args).unwrap();
         let crate::cli::Command::Session(SessionCommand::Close(mut args)) = cli.command else {
             panic!("another command");
@@ -333,7 +345,15 @@ mod tests {
     fn what_people_type_stays_one_part_of_the_address() {
         let path = path_of("00ff", "/tickets").unwrap();
         assert_eq!(path, "/v1/sessions/00ff/tickets");
-        for wrong in ["", "..", "../x?y", "+1", " 1", "00000000000000001"] {
+        for wrong in [
+            "",
+            "..",
+            "../x?y",
+            "+123",
+            " 123",
+            "0ff",
+            "00000000000000001",
+        ] {
             let refused = path_of(wrong, "").unwrap_err();
             assert_eq!(refused.kind, FailureKind::Usage, "{wrong}");
         }
