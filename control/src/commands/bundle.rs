@@ -1,12 +1,12 @@
 //! `holdfast bundle` and `unbundle`: history from one installation to another.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::io::{BufReader, BufWriter};
 use std::path::Path;
 
 use super::holding::Holding;
-use super::pages::pages;
+use super::pages::{pages, pages_until};
 use super::partial::Partial;
 use super::transfer::{begin, copy, put, why_broken};
 use super::{client, escape};
@@ -36,12 +36,27 @@ pub(super) fn history(
     workspace: &str,
     version: &str,
 ) -> Result<Vec<Commit>, Failure> {
+    history_beyond(client, workspace, version, |_| false)
+}
+
+/// The same, up to where nothing comes that is not known. Who knows a commit knows all that it comes
+/// from.
+pub(super) fn history_beyond(
+    client: &Client,
+    workspace: &str,
+    version: &str,
+    is_known: impl Fn(&str) -> bool,
+) -> Result<Vec<Commit>, Failure> {
     let path = format!(
         "/v1/workspaces/{}/log?version={}",
         escape(workspace),
         escape(version)
     );
-    pages(client, &path, usize::MAX)
+    // A log goes on with commits that were not told yet.
+    let mut commits: Vec<Commit> =
+        pages_until(client, &path, |next| next.split(',').all(&is_known))?;
+    commits.retain(|commit| !is_known(&commit.id));
+    Ok(commits)
 }
 
 pub(super) fn all_refs(client: &Client, workspace: &str) -> Result<Vec<Ref>, Failure> {
@@ -77,9 +92,8 @@ fn select(client: &Client, workspace: &str, range: &str) -> Result<Selection, Fa
                 known.insert(commit.id.clone(), commit);
             }
         }
-        for commit in history(client, workspace, to)? {
-            known.insert(commit.id.clone(), commit);
-        }
+        let more = history_beyond(client, workspace, to, |id| known.contains_key(id))?;
+        known.extend(more.into_iter().map(|commit| (commit.id.clone(), commit)));
         let named: Vec<Ref> = refs.into_iter().filter(|found| found.name == to).collect();
         if named.is_empty() {
             let message = format!(
@@ -92,9 +106,9 @@ fn select(client: &Client, workspace: &str, range: &str) -> Result<Selection, Fa
     };
     for found in &refs {
         if !known.contains_key(&found.commit) {
-            for commit in history(client, workspace, &found.commit)? {
-                known.insert(commit.id.clone(), commit);
-            }
+            let is_known = |id: &str| known.contains_key(id);
+            let more = history_beyond(client, workspace, &found.commit, is_known)?;
+            known.extend(more.into_iter().map(|commit| (commit.id.clone(), commit)));
         }
     }
     let origins = known
@@ -311,11 +325,15 @@ pub(super) fn unbundle(args: UnbundleArgs, json: bool) -> Result<(), Failure> {
     let is_new = there.is_none();
     let there = there.unwrap_or_default();
     let mut known: HashMap<String, String> = HashMap::new();
+    let mut ids = HashSet::new();
     for found in &there {
-        if !known.values().any(|id| *id == found.commit) {
-            for commit in history(&client, workspace, &found.commit)? {
-                known.insert(origin(&commit).to_owned(), commit.id);
-            }
+        if ids.contains(&found.commit) {
+            continue;
+        }
+        let is_known = |id: &str| ids.contains(id);
+        for commit in history_beyond(&client, workspace, &found.commit, is_known)? {
+            ids.insert(commit.id.clone());
+            known.insert(origin(&commit).to_owned(), commit.id);
         }
     }
     let missing: Vec<&String> = (contents.about.needs.iter())
@@ -470,4 +488,45 @@ fn refs(
         }
     }
     Ok((in_place, left))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::told::Told;
+
+    /// Bug: the whole log was read once for each branch.
+    #[test]
+    fn what_is_known_is_not_read_again() {
+        let commit = |id: &str| {
+            serde_json::json!({
+                "id": id, "parents": [], "time": "", "message": "", "author": "", "agent": "",
+                "session": null, "run": "", "model": "", "tool_call": "", "pairs": {}, "tree": "",
+                "used_bytes": 0, "inodes": 0, "conflicts": 0, "files": [0, 0, 0], "bytes": [0, 0, 0],
+            })
+        };
+        let server = Told::new(move |call, _| {
+            let (items, next) = match call.rsplit_once("after=").map(|(_, after)| after) {
+                None => ([commit("e"), commit("d")], Some("c,b")),
+                Some("c%2Cb") => ([commit("c"), commit("b")], Some("a,a2")),
+                Some(_) => ([commit("a"), commit("a2")], None),
+            };
+            let page = serde_json::json!({ "items": items, "next": next });
+            (200, page.to_string())
+        });
+        let client = server.client();
+        let ids = |known: &[&str]| {
+            let is_known = |id: &str| known.contains(&id);
+            let commits = history_beyond(&client, "w", "main", is_known).unwrap();
+            commits
+                .into_iter()
+                .map(|commit| commit.id)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(ids(&[]), ["e", "d", "c", "b", "a", "a2"]);
+        // One of the two lines of work is known; then both are.
+        assert_eq!(ids(&["b", "a"]), ["e", "d", "c", "a2"]);
+        assert_eq!(ids(&["b", "c", "a", "a2"]), ["e", "d"]);
+        assert_eq!(server.heard().len(), 3 + 3 + 1);
+    }
 }

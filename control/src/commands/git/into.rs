@@ -11,7 +11,7 @@ use rustix::process::{getegid, geteuid};
 use super::{AUTHOR_PAIR, COMMIT_PAIR, COMMITTER_PAIR, Objects, fitting, git, output, plain};
 use crate::cli_transfer::ImportArgs;
 use crate::client::Client;
-use crate::commands::bundle::{all_refs, history};
+use crate::commands::bundle::{all_refs, history, history_beyond};
 use crate::commands::holding::Holding;
 use crate::commands::transfer::{begin, put};
 use crate::commands::{client, escape};
@@ -321,13 +321,13 @@ fn known(
     }
     let mut others: HashMap<String, Vec<Commit>> = HashMap::new();
     for found in there {
-        if !seen.insert(found.commit.clone()) {
+        if seen.contains(&found.commit) {
             continue;
         }
-        for commit in history(client, workspace, &found.commit)? {
-            if (seen.insert(commit.id.clone()) || commit.id == found.commit)
-                && let Some(id) = commit.pairs.get(COMMIT_PAIR)
-            {
+        let is_known = |id: &str| seen.contains(id);
+        for commit in history_beyond(client, workspace, &found.commit, is_known)? {
+            seen.insert(commit.id.clone());
+            if let Some(id) = commit.pairs.get(COMMIT_PAIR) {
                 others.entry(id.clone()).or_default().push(commit);
             }
         }
