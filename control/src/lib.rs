@@ -26,6 +26,7 @@ mod output;
 pub mod outside;
 pub mod reading;
 mod remover;
+mod room;
 pub mod server;
 pub mod settings;
 pub mod status;

@@ -62,7 +62,8 @@ pub(super) async fn checkpoint(
     let id = session_id(&state, tenant, &session).await?;
     let gateway = Arc::clone(&state.counted.gateway);
     let done = state
-        .to_end_with(async move { Ok(gateway.checkpoint(tenant, id, asked.into()).await?) })
+        .work
+        .to_end(async move { Ok(gateway.checkpoint(tenant, id, asked.into()).await?) })
         .await?;
     let answer = Checkpointed {
         commit: done.commit.into(),
@@ -91,7 +92,7 @@ pub(super) async fn publish(
         let published = gateway.publish(tenant, id, about, branch, policy).await?;
         Ok(published)
     };
-    let published = state.to_end_with(work).await?;
+    let published = state.work.to_end(work).await?;
     tracing::info!(
         session = %id, branch = published.branch.as_str(), head = %published.head,
         "session published"
@@ -303,7 +304,7 @@ pub(super) async fn undo(
     let operation = asked.operation.parse().map_err(wrong)?;
     let gateway = Arc::clone(&state.counted.gateway);
     let work = async move { Ok(gateway.undo(tenant, workspace, operation).await?) };
-    state.to_end_with(work).await?;
+    state.work.to_end(work).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -56,7 +56,7 @@ async fn restore(
         let done = gateway.restore(tenant, id, &asked.version, &paths).await?;
         Ok(done)
     };
-    let done = state.to_end_with(work).await?;
+    let done = state.work.to_end(work).await?;
     Ok(Json(done.into()))
 }
 
@@ -79,7 +79,7 @@ async fn sync(
     let work = async move { Ok(gateway.sync(tenant, id, policy, attempt).await?) };
     let done = match attempt {
         Attempt::Trial => state.work.reading(work).await?,
-        Attempt::Real => state.to_end_with(work).await?,
+        Attempt::Real => state.work.to_end(work).await?,
     };
     Ok(Json(Synced::new(&done, asked.dry_run)))
 }

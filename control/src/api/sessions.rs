@@ -107,7 +107,7 @@ pub(super) async fn fork(
     };
     let gateway = Arc::clone(&state.counted.gateway);
     let work = async move { Ok(gateway.fork(tenant, source.id, fork).await?) };
-    let opened = state.to_end_with(work).await?;
+    let opened = state.work.to_end(work).await?;
     let workspace = workspace_name(&state, opened.session.record.workspace).await?;
     tracing::info!(session = %source.id, fork = %opened.session.id, "session forked");
     let answer = OpenedSession {

@@ -133,7 +133,7 @@ fn between(args: &BetweenArgs, json: bool) -> Result<(), Failure> {
             break;
         }
         found.items.append(&mut further.items);
-        (found.next, found.more) = (further.next, further.more);
+        found.next = further.next;
     }
     if json {
         return output::json(&found);
@@ -146,7 +146,7 @@ fn between(args: &BetweenArgs, json: bool) -> Result<(), Failure> {
         format!("{:<18} {path}", clash.kind)
     };
     let mut lines: Vec<String> = found.items.iter().map(line).collect();
-    if found.more {
+    if found.next.is_some() {
         lines.push("and more: --limit shows them".to_owned());
     }
     output::text(&lines.join("\n"))
