@@ -20,9 +20,7 @@ use nfs_gateway::{HistoryError, Which};
 use serde::Deserialize;
 
 use super::ApiState;
-use super::input::{
-    Body, Parameters, Place, Tenant, not_a_position, page_limit, session_id, told_limit,
-};
+use super::input::{Body, Parameters, Place, Tenant, not_a_position, page_limit, told_limit};
 use crate::conflicts::{Clash, Clashes, Conflict, Resolve, Resolved, Version, parse_take};
 use crate::history::kebab;
 use crate::reading::{bytes_of, parse_path, text_of};
@@ -99,9 +97,7 @@ async fn of_session(
             "a session has no versions: ask its workspace",
         ));
     }
-    let session =
-        super::sessions::usable(&state, tenant, session_id(&state, tenant, &session).await?)
-            .await?;
+    let session = super::sessions::usable(&state, tenant, &session).await?;
     let (after, limit) = position(&part)?;
     let workspace = state.store.workspace(session.record.workspace).await?;
     let mut reader = Reader::new(&state, tenant, workspace).await?;
@@ -122,9 +118,7 @@ async fn resolve(
         (None, Some(id)) => Which::Id(parse_id(id).ok_or_else(no_id)?),
         _ => return Err(ApiError::invalid("give either a path or an id")),
     };
-    let session =
-        super::sessions::usable(&state, tenant, session_id(&state, tenant, &session).await?)
-            .await?;
+    let session = super::sessions::usable(&state, tenant, &session).await?;
     let gateway = Arc::clone(&state.counted.gateway);
     let id = session.id;
     let work = async move { Ok(gateway.resolve_conflict(tenant, id, which, take).await?) };
@@ -146,10 +140,8 @@ async fn clashes(
 ) -> Result<Json<Clashes>, ApiError> {
     let with = asked.with.as_deref();
     let with = with.ok_or_else(|| ApiError::invalid("with which session? Give ?with=ID"))?;
-    let one = super::sessions::usable(&state, tenant, session_id(&state, tenant, &session).await?)
-        .await?;
-    let two =
-        super::sessions::usable(&state, tenant, session_id(&state, tenant, with).await?).await?;
+    let one = super::sessions::usable(&state, tenant, &session).await?;
+    let two = super::sessions::usable(&state, tenant, with).await?;
     let gateway = Arc::clone(&state.counted.gateway);
     let limit = told_limit("limit", asked.limit, (CLASHES_DEFAULT, CLASHES_MAX))?.max(1);
     let skipped = match asked.after.as_deref() {

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use super::ApiState;
 use super::input::{Body, Parameters, Place, Tenant, session_id};
 use super::sessions::usable;
-use crate::history::parse_policy;
+use crate::history::{SYNC_POLICY, parse_policy};
 use crate::outside::{Acknowledge, Changed, Restore, Restored, Sync, Synced, path_bytes};
 use crate::reading::parse_path;
 use crate::status::ApiError;
@@ -43,9 +43,7 @@ async fn restore(
     Place(session): Place<String>,
     Body(asked): Body<Restore>,
 ) -> Result<Json<Restored>, ApiError> {
-    let id = usable(&state, tenant, session_id(&state, tenant, &session).await?)
-        .await?
-        .id;
+    let id = usable(&state, tenant, &session).await?.id;
     let given = path_bytes(asked.paths, &asked.paths_bytes).map_err(ApiError::invalid)?;
     let mut paths = Vec::with_capacity(given.len());
     for path in &given {
@@ -66,10 +64,9 @@ async fn sync(
     Place(session): Place<String>,
     Body(asked): Body<Sync>,
 ) -> Result<Json<Synced>, ApiError> {
-    let id = usable(&state, tenant, session_id(&state, tenant, &session).await?)
-        .await?
-        .id;
-    let policy = parse_policy(asked.policy.as_deref()).map_err(ApiError::invalid)?;
+    let id = usable(&state, tenant, &session).await?.id;
+    let policy =
+        parse_policy(asked.policy.as_deref().unwrap_or(SYNC_POLICY)).map_err(ApiError::invalid)?;
     let attempt = if asked.dry_run {
         Attempt::Trial
     } else {

@@ -93,7 +93,7 @@ pub(super) async fn fork(
     let identity = asked.identity.as_deref().map(parse_identity).transpose();
     let identity = identity.map_err(ApiError::invalid)?;
     check_ttl(asked.ttl_seconds)?;
-    let source = usable(&state, tenant, session_id(&state, tenant, &session).await?).await?;
+    let source = usable(&state, tenant, &session).await?;
     let kind = MountKind {
         read_only: asked.read_only,
         shared: false,
@@ -190,7 +190,7 @@ pub(super) async fn create_ticket(
 ) -> Result<(StatusCode, Json<Mount>), ApiError> {
     check_ttl(asked.ttl_seconds)?;
     check_directory(&asked.directory)?;
-    let info = usable(&state, tenant, session_id(&state, tenant, &session).await?).await?;
+    let info = usable(&state, tenant, &session).await?;
     let kind = MountKind {
         read_only: asked.read_only || info.record.read_only,
         shared: asked.shared,
@@ -243,12 +243,13 @@ pub(super) async fn revoke_ticket(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// The session, if it can still be mounted.
+/// The session that a text names, if it can still be mounted.
 pub(super) async fn usable(
     state: &ApiState,
     tenant: TenantId,
-    id: SessionId,
+    session: &str,
 ) -> Result<SessionInfo, ApiError> {
+    let id = session_id(state, tenant, session).await?;
     let info = state.store.session(tenant, id).await?;
     if info.is_expired(state.clock.wall()) {
         let what = format!("session {id}");
