@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use clap::{Args, Subcommand};
 
 use crate::cli::ServerArgs;
+use crate::history::PUBLISH_POLICY;
 
 /// Arguments of `session checkpoint`.
 #[derive(Debug, Args)]
@@ -33,7 +34,7 @@ pub struct PublishArgs {
     /// What to do where the branch has changed the same thing: `fail`, `keep-both` (both versions
     /// come to the branch, as conflicts to be resolved), `ours` (the branch's) or `theirs` (the
     /// session's).
-    #[arg(long, value_name = "POLICY", default_value = "fail")]
+    #[arg(long, value_name = "POLICY", default_value = PUBLISH_POLICY)]
     pub policy: String,
     /// Only tell what would be done, and what is in the way.
     #[arg(long)]

@@ -383,18 +383,25 @@ impl From<&StoredConflict> for Conflict {
     }
 }
 
+/// What a publish does about clashes if nobody says: a branch gets only what was merged without any.
+pub const PUBLISH_POLICY: &str = "fail";
+
+/// What a sync does about clashes if nobody says: the session gets both versions, and cannot be
+/// published before they are settled.
+pub const SYNC_POLICY: &str = "keep-both";
+
 /// Reads what is to be done where both sides changed the same thing.
 ///
 /// # Errors
 ///
 /// Says what may be written.
-pub fn parse_policy(word: Option<&str>) -> Result<Policy, String> {
+pub fn parse_policy(word: &str) -> Result<Policy, String> {
     match word {
-        None | Some("fail") => Ok(Policy::Fail),
-        Some("keep-both") => Ok(Policy::KeepBoth),
-        Some("ours") => Ok(Policy::Ours),
-        Some("theirs") => Ok(Policy::Theirs),
-        Some(other) => Err(format!(
+        "fail" => Ok(Policy::Fail),
+        "keep-both" => Ok(Policy::KeepBoth),
+        "ours" => Ok(Policy::Ours),
+        "theirs" => Ok(Policy::Theirs),
+        other => Err(format!(
             "policy {other:?} is none of fail, keep-both, ours, theirs"
         )),
     }

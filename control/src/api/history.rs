@@ -23,7 +23,8 @@ use super::lineage::{self, PathLog};
 use super::paths::Bytes;
 use crate::conflicts::PublishAnswer;
 use crate::history::{
-    Checkpoint, Checkpointed, Commit, CreateRef, Operation, Publish, Ref, Shown, Undo, parse_policy,
+    Checkpoint, Checkpointed, Commit, CreateRef, Operation, PUBLISH_POLICY, Publish, Ref, Shown,
+    Undo, parse_policy,
 };
 use crate::status::ApiError;
 use crate::types::Page;
@@ -78,7 +79,8 @@ pub(super) async fn publish(
     Body(asked): Body<Publish>,
 ) -> Result<Json<PublishAnswer>, ApiError> {
     let id = session_id(&session)?;
-    let policy = parse_policy(asked.policy.as_deref()).map_err(ApiError::invalid)?;
+    let policy = parse_policy(asked.policy.as_deref().unwrap_or(PUBLISH_POLICY))
+        .map_err(ApiError::invalid)?;
     let branch = asked.branch.as_deref().map(ref_name).transpose()?;
     let gateway = Arc::clone(&state.counted.gateway);
     if asked.dry_run {

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use super::ApiState;
 use super::input::{Body, Parameters, Place, Tenant, session_id};
 use super::sessions::usable;
-use crate::history::parse_policy;
+use crate::history::{SYNC_POLICY, parse_policy};
 use crate::outside::{Acknowledge, Changed, Restore, Restored, Sync, Synced, path_bytes};
 use crate::reading::parse_path;
 use crate::status::ApiError;
@@ -65,7 +65,8 @@ async fn sync(
     Body(asked): Body<Sync>,
 ) -> Result<Json<Synced>, ApiError> {
     let id = usable(&state, tenant, session_id(&session)?).await?.id;
-    let policy = parse_policy(asked.policy.as_deref()).map_err(ApiError::invalid)?;
+    let policy =
+        parse_policy(asked.policy.as_deref().unwrap_or(SYNC_POLICY)).map_err(ApiError::invalid)?;
     let attempt = if asked.dry_run {
         Attempt::Trial
     } else {

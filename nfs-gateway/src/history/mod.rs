@@ -116,6 +116,18 @@ pub enum HistoryError {
         /// The conflicts.
         conflicts: Carried,
     },
+    /// The session and what it is to be merged with have no common ancestor.
+    #[error(
+        "commit {session}, on which the session stands, and commit {other} have no common history, so \
+         there is no saying what either changed: publish to a branch of its own (`--branch NEW`), or \
+         bring the files over by hand, in a session of the other version"
+    )]
+    Unrelated {
+        /// What the session stands on.
+        session: Box<CommitId>,
+        /// What it is to be merged with.
+        other: Box<CommitId>,
+    },
     /// Another commit of the session was made while this one was.
     #[error("another commit of the session was made meanwhile: try again")]
     Overtaken,

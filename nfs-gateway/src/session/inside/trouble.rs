@@ -168,6 +168,7 @@ impl From<&HistoryError> for Trouble {
             HistoryError::Restore(error) => of_restore(error),
             HistoryError::OverQuota => Self::Fail(FsError::QuotaExceeded),
             HistoryError::Refused { .. } => Self::Fail(FsError::ReadOnly),
+            HistoryError::Unrelated { .. } => Self::Fail(FsError::NotPermitted),
             HistoryError::Busy { .. } | HistoryError::Overtaken | HistoryError::Unknown { .. } => {
                 Self::Unavailable
             }
