@@ -4,6 +4,7 @@ use std::ffi::OsString;
 
 use clap::{Args, Subcommand};
 
+use crate::api::CHANGES_MAX;
 use crate::cli::ServerArgs;
 use crate::history::PUBLISH_POLICY;
 
@@ -141,7 +142,7 @@ pub struct ShowArgs {
     #[arg(long, value_name = "NAME", default_value = "default")]
     pub workspace: String,
     /// Most changed files to tell, at most 10000.
-    #[arg(long, value_name = "NUMBER", default_value_t = 1000)]
+    #[arg(long, value_name = "NUMBER", default_value_t = 1000, value_parser = changes)]
     pub limit: usize,
     /// The server.
     #[command(flatten)]
@@ -173,7 +174,7 @@ pub struct DiffArgs {
     #[arg(long, value_name = "NAME", default_value = "default")]
     pub workspace: String,
     /// Most files to tell, at most 10000.
-    #[arg(long, value_name = "NUMBER", default_value_t = 1000)]
+    #[arg(long, value_name = "NUMBER", default_value_t = 1000, value_parser = changes)]
     pub limit: usize,
     /// The server.
     #[command(flatten)]
@@ -256,6 +257,24 @@ pub struct Workspace {
     /// The server.
     #[command(flatten)]
     pub server: ServerArgs,
+}
+
+impl AboutArgs {
+    /// Whether nothing is said.
+    pub(crate) fn is_empty(&self) -> bool {
+        let texts = [&self.message, &self.author, &self.model, &self.tool_call];
+        self.pairs.is_empty() && texts.into_iter().all(String::is_empty)
+    }
+}
+
+fn changes(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(number) if number <= CHANGES_MAX => Ok(number),
+        Ok(_) => Err(format!(
+            "at most {CHANGES_MAX} are told; --path tells a part"
+        )),
+        Err(_) => Err(format!("write a number up to {CHANGES_MAX}")),
+    }
 }
 
 fn pair(text: &str) -> Result<(String, String), String> {

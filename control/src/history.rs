@@ -13,13 +13,11 @@ use nfs_gateway::{About, Outcome};
 use serde::{Deserialize, Serialize};
 
 use crate::reading::{ChangedPath, bytes_of, text_of};
+use crate::room::Room;
 use crate::types::show_time;
 
 /// Most conflicts that an answer names.
 const CONFLICTS_TOLD_MAX: usize = 10_000;
-
-/// About how many bytes these take at most.
-const CONFLICT_BYTES_MAX: usize = 4 << 20;
 
 /// What a commit is to say.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -351,12 +349,12 @@ impl From<CommitInfo> for Commit {
 /// The first of some conflicts, as many as an answer has room for: whoever published must hear so,
 /// however much clashed.
 pub(crate) fn first_of<'a>(all: impl Iterator<Item = &'a StoredConflict>) -> Vec<Conflict> {
-    let (mut told, mut bytes) = (Vec::new(), 0);
+    let (mut told, mut room) = (Vec::new(), Room::default());
     for conflict in all.take(CONFLICTS_TOLD_MAX) {
         let conflict = Conflict::from(conflict);
-        bytes += serde_json::to_vec(&conflict).map_or(0, |text| text.len());
+        room.put(&conflict);
         told.push(conflict);
-        if bytes >= CONFLICT_BYTES_MAX {
+        if room.is_full() {
             break;
         }
     }

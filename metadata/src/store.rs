@@ -2,6 +2,7 @@
 
 mod changed;
 mod deletion;
+mod digits;
 mod grey;
 mod history;
 mod sessions;
@@ -12,6 +13,7 @@ mod workspaces;
 
 pub use changed::{Changed, LIST_EVERYTHING, LIST_POSITION, LIST_ROOT};
 pub use deletion::{DeletionInfo, Removal};
+pub use digits::{SESSION_DIGITS, SESSION_DIGITS_MIN, names_a_session};
 pub use grey::{GreyRoot, GreyRoots};
 pub(crate) use history::LOG_BYTES_MAX;
 pub use history::{

@@ -14,10 +14,10 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::ApiState;
-use super::diff::changes_of;
+use super::diff::{CHANGES_MAX, changes_of};
 use super::input::{
     Body, Parameters, Part, Place, Tenant, next_after, not_a_position, page_limit, session_id,
-    workspace_id,
+    told_limit, workspace_id,
 };
 use super::lineage::{self, PathLog};
 use super::paths::Bytes;
@@ -60,10 +60,11 @@ pub(super) async fn checkpoint(
     Place(session): Place<String>,
     Body(asked): Body<Checkpoint>,
 ) -> Result<(StatusCode, Json<Checkpointed>), ApiError> {
-    let id = session_id(&session)?;
+    let id = session_id(&state, tenant, &session).await?;
     let gateway = Arc::clone(&state.counted.gateway);
     let done = state
-        .to_end_with(async move { Ok(gateway.checkpoint(tenant, id, asked.into()).await?) })
+        .work
+        .to_end(async move { Ok(gateway.checkpoint(tenant, id, asked.into()).await?) })
         .await?;
     let answer = Checkpointed {
         commit: done.commit.into(),
@@ -78,7 +79,7 @@ pub(super) async fn publish(
     Place(session): Place<String>,
     Body(asked): Body<Publish>,
 ) -> Result<Json<PublishAnswer>, ApiError> {
-    let id = session_id(&session)?;
+    let id = session_id(&state, tenant, &session).await?;
     let policy = parse_policy(asked.policy.as_deref().unwrap_or(PUBLISH_POLICY))
         .map_err(ApiError::invalid)?;
     let branch = asked.branch.as_deref().map(ref_name).transpose()?;
@@ -93,7 +94,7 @@ pub(super) async fn publish(
         let published = gateway.publish(tenant, id, about, branch, policy).await?;
         Ok(published)
     };
-    let published = state.to_end_with(work).await?;
+    let published = state.work.to_end(work).await?;
     tracing::info!(
         session = %id, branch = published.branch.as_str(), head = %published.head,
         "session published"
@@ -114,9 +115,13 @@ pub(super) async fn log(
     } else {
         Walk::AllParents
     };
+    let session = match part.session.as_deref() {
+        Some(session) => Some(session_id(&state, tenant, session).await?),
+        None => None,
+    };
     let filter = LogFilter {
         agent: part.agent,
-        session: part.session.as_deref().map(session_id).transpose()?,
+        session,
         run: part.run,
     };
     let limit = page_limit(part.limit);
@@ -163,7 +168,8 @@ pub(super) async fn show(
     let version = asked.version.as_deref().unwrap_or("main");
     let commit = state.store.resolve_version(workspace.id, version).await?;
     let (mut changes, mut more_changes) = (None, false);
-    if let Some(limit) = asked.changes {
+    if asked.changes.is_some() {
+        let limit = told_limit("changes", asked.changes, (0, CHANGES_MAX))?;
         let found = changes_of(&state, tenant, &workspace, &commit, limit).await?;
         (changes, more_changes) = (Some(found.0), found.1);
     }
@@ -300,7 +306,7 @@ pub(super) async fn undo(
     let operation = asked.operation.parse().map_err(wrong)?;
     let gateway = Arc::clone(&state.counted.gateway);
     let work = async move { Ok(gateway.undo(tenant, workspace, operation).await?) };
-    state.to_end_with(work).await?;
+    state.work.to_end(work).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -26,6 +26,7 @@ mod transfer;
 mod work;
 mod workspaces;
 
+pub(crate) use conflicts::CLASHES_MAX;
 pub(crate) use diff::CHANGES_MAX;
 pub(crate) use serving::Serving;
 
@@ -36,7 +37,6 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::routing::get;
 use base::{Clock, Tasks};
-use futures_util::future::BoxFuture;
 use metadata::store::{Store, StoreError};
 
 use crate::metrics::Counted;
@@ -103,23 +103,14 @@ impl ApiState {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// Runs `work` to its end, also if the caller goes away.
+    /// Runs `work` of the store to its end, also if the caller goes away.
     async fn to_end<T, F>(&self, work: F) -> Result<T, ApiError>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
-        self.to_end_with(async move { work.await.map_err(ApiError::from) })
-            .await
-    }
-
-    /// Like [`ApiState::to_end`], for work of more than the store.
-    fn to_end_with<T, F>(&self, work: F) -> BoxFuture<'_, Result<T, ApiError>>
-    where
-        T: Send + 'static,
-        F: Future<Output = Result<T, ApiError>> + Send + 'static,
-    {
-        self.work.to_end(work)
+        let work = async move { work.await.map_err(ApiError::from) };
+        self.work.to_end(work).await
     }
 }
 

@@ -43,7 +43,7 @@ async fn restore(
     Place(session): Place<String>,
     Body(asked): Body<Restore>,
 ) -> Result<Json<Restored>, ApiError> {
-    let id = usable(&state, tenant, session_id(&session)?).await?.id;
+    let id = usable(&state, tenant, &session).await?.id;
     let given = path_bytes(asked.paths, &asked.paths_bytes).map_err(ApiError::invalid)?;
     let mut paths = Vec::with_capacity(given.len());
     for path in &given {
@@ -54,7 +54,7 @@ async fn restore(
         let done = gateway.restore(tenant, id, &asked.version, &paths).await?;
         Ok(done)
     };
-    let done = state.to_end_with(work).await?;
+    let done = state.work.to_end(work).await?;
     Ok(Json(done.into()))
 }
 
@@ -64,7 +64,7 @@ async fn sync(
     Place(session): Place<String>,
     Body(asked): Body<Sync>,
 ) -> Result<Json<Synced>, ApiError> {
-    let id = usable(&state, tenant, session_id(&session)?).await?.id;
+    let id = usable(&state, tenant, &session).await?.id;
     let policy =
         parse_policy(asked.policy.as_deref().unwrap_or(SYNC_POLICY)).map_err(ApiError::invalid)?;
     let attempt = if asked.dry_run {
@@ -76,7 +76,7 @@ async fn sync(
     let work = async move { Ok(gateway.sync(tenant, id, policy, attempt).await?) };
     let done = match attempt {
         Attempt::Trial => state.work.reading(work).await?,
-        Attempt::Real => state.to_end_with(work).await?,
+        Attempt::Real => state.work.to_end(work).await?,
     };
     Ok(Json(Synced::new(&done, asked.dry_run)))
 }
@@ -87,7 +87,7 @@ async fn changed(
     Place(session): Place<String>,
     Parameters(form): Parameters<Form>,
 ) -> Result<Response, ApiError> {
-    let id = session_id(&session)?;
+    let id = session_id(&state, tenant, &session).await?;
     let found = state.counted.gateway.changed(tenant, id).await?;
     if !form.raw {
         return Ok(Json(Changed::from(found)).into_response());
@@ -102,7 +102,7 @@ async fn acknowledge(
     Place(session): Place<String>,
     Body(asked): Body<Acknowledge>,
 ) -> Result<StatusCode, ApiError> {
-    let id = session_id(&session)?;
+    let id = session_id(&state, tenant, &session).await?;
     let gateway = Arc::clone(&state.counted.gateway);
     let work = async move {
         gateway

@@ -93,7 +93,7 @@ pub(super) async fn fork(
     let identity = asked.identity.as_deref().map(parse_identity).transpose();
     let identity = identity.map_err(ApiError::invalid)?;
     check_ttl(asked.ttl_seconds)?;
-    let source = usable(&state, tenant, session_id(&session)?).await?;
+    let source = usable(&state, tenant, &session).await?;
     let kind = MountKind {
         read_only: asked.read_only,
         shared: false,
@@ -107,7 +107,7 @@ pub(super) async fn fork(
     };
     let gateway = Arc::clone(&state.counted.gateway);
     let work = async move { Ok(gateway.fork(tenant, source.id, fork).await?) };
-    let opened = state.to_end_with(work).await?;
+    let opened = state.work.to_end(work).await?;
     let workspace = workspace_name(&state, opened.session.record.workspace).await?;
     tracing::info!(session = %source.id, fork = %opened.session.id, "session forked");
     let answer = OpenedSession {
@@ -157,7 +157,10 @@ pub(super) async fn show(
     Tenant(tenant): Tenant,
     Place(session): Place<String>,
 ) -> Result<Json<Session>, ApiError> {
-    let info = state.store.session(tenant, session_id(&session)?).await?;
+    let info = state
+        .store
+        .session(tenant, session_id(&state, tenant, &session).await?)
+        .await?;
     let name = workspace_name(&state, info.record.workspace).await?;
     Ok(Json(Session::new(&info, name, state.clock.wall())))
 }
@@ -167,7 +170,7 @@ pub(super) async fn close(
     Tenant(tenant): Tenant,
     Place(session): Place<String>,
 ) -> Result<StatusCode, ApiError> {
-    let id = session_id(&session)?;
+    let id = session_id(&state, tenant, &session).await?;
     let (store, gateway) = (state.store.clone(), Arc::clone(&state.counted.gateway));
     let work = async move {
         store.close_session(tenant, id).await?;
@@ -187,7 +190,7 @@ pub(super) async fn create_ticket(
 ) -> Result<(StatusCode, Json<Mount>), ApiError> {
     check_ttl(asked.ttl_seconds)?;
     check_directory(&asked.directory)?;
-    let info = usable(&state, tenant, session_id(&session)?).await?;
+    let info = usable(&state, tenant, &session).await?;
     let kind = MountKind {
         read_only: asked.read_only || info.record.read_only,
         shared: asked.shared,
@@ -219,7 +222,10 @@ pub(super) async fn list_tickets(
     Tenant(tenant): Tenant,
     Place(session): Place<String>,
 ) -> Result<Json<Page<Ticket>>, ApiError> {
-    let found = state.store.tickets(tenant, session_id(&session)?).await?;
+    let found = state
+        .store
+        .tickets(tenant, session_id(&state, tenant, &session).await?)
+        .await?;
     let items = found.into_iter().map(describe_ticket).collect();
     Ok(Json(Page { items, next: None }))
 }
@@ -229,7 +235,7 @@ pub(super) async fn revoke_ticket(
     Tenant(tenant): Tenant,
     Place((session, ticket)): Place<(String, String)>,
 ) -> Result<StatusCode, ApiError> {
-    let id = session_id(&session)?;
+    let id = session_id(&state, tenant, &session).await?;
     let store = state.store.clone();
     state
         .to_end(async move { store.revoke_ticket(tenant, id, &ticket).await })
@@ -237,12 +243,13 @@ pub(super) async fn revoke_ticket(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// The session, if it can still be mounted.
+/// The session that a text names, if it can still be mounted.
 pub(super) async fn usable(
     state: &ApiState,
     tenant: TenantId,
-    id: SessionId,
+    session: &str,
 ) -> Result<SessionInfo, ApiError> {
+    let id = session_id(state, tenant, session).await?;
     let info = state.store.session(tenant, id).await?;
     if info.is_expired(state.clock.wall()) {
         let what = format!("session {id}");

@@ -143,7 +143,7 @@ pub(super) async fn import(
             counts,
         })
     };
-    let imported = state.to_end_with(work).await?;
+    let imported = state.work.to_end(work).await?;
     Ok((StatusCode::CREATED, Json(imported)))
 }
 

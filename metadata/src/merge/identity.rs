@@ -116,13 +116,14 @@ impl Merge<'_> {
     }
 
     /// Whether on a side what base had went and something else came, and neither is known to be
-    /// another's old or new form.
+    /// another's old or new form, or to be one with what the other side made.
     fn may_replace(&self, side: Side, old: Entry, new: Entry) -> bool {
         let changes = self.source.changes.of(side);
         changes.is_gone(old.inode)
             && changes.is_new(new.inode)
             && !self.identities.is_mapped(side, old.inode)
             && !self.identities.knows(side, new.inode)
+            && !self.identities.is_mapped(side.other(), new.inode)
     }
 
     /// Whether both sides made the same under a name.

@@ -448,3 +448,20 @@ fn what_both_replaced_by_the_same_goes_on_from_base() {
         assert_eq!(result.lines(), ["d/", "d/f = ours", "g = theirs"]);
     }
 }
+
+/// Found by `merges_are_lawful`: what both made alike also took the place of something, on one side.
+#[test]
+fn what_was_made_twice_replaces_nothing() {
+    let mut base = Fs::new();
+    base.write("b", "x").unwrap();
+    let (mut ours, mut theirs) = (base.fork(2), base.fork(3));
+    ours.write("a", "y").unwrap();
+    ours.rm("b").unwrap();
+    ours.ln("a", "b").unwrap();
+    theirs.write("a", "y").unwrap();
+    let mut three = Three { base, ours, theirs };
+    assert_eq!(check_both(&mut three), 0);
+    let Three { base, ours, theirs } = &mut three;
+    let (mut result, _) = merge_with(base, ours, theirs, &options(Policy::KeepBoth));
+    assert_eq!(result.lines(), ["a = y x2", "b = y x2"]);
+}
