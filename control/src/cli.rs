@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::cli_completion::CompletionArgs;
 use crate::cli_conflicts::ConflictsCommand;
 use crate::cli_history::{
     CheckpointArgs, CloseArgs, DiffArgs, LogArgs, OpCommand, PublishArgs, RefCommand, ShowArgs,
@@ -94,6 +95,8 @@ pub enum Command {
     /// Change the keys that sign file handles.
     #[command(subcommand)]
     Keys(KeysCommand),
+    /// Print what makes a shell complete command lines of this program.
+    Completion(CompletionArgs),
 }
 
 /// What to do with the keys that sign file handles.
