@@ -113,8 +113,7 @@ impl Server {
 
     async fn start_in_space(settings: &Settings, furnish: Furnish) -> Result<Self, Failure> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-        let rng = Rng::system().map_err(|error| Failure::io("read random numbers", &error))?;
-        let rng = Arc::new(rng);
+        let rng = Arc::new(system_rng()?);
         let dir = DataDir::open_or_create(&settings.data_dir)?;
         // Before the store is opened, which takes long if it is large.
         let nfs = listen(settings.listen, "NFS", "--listen").await?;
@@ -336,6 +335,10 @@ fn start_collector(
     );
     collector.start();
     collector
+}
+
+fn system_rng() -> Result<Rng, Failure> {
+    Rng::system().map_err(|error| Failure::io("read random numbers", &error))
 }
 
 /// The store in `chunks/`, as it is.

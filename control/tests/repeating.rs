@@ -1,5 +1,6 @@
 //! Calls that are repeated with an idempotency key, against a server that is killed.
 #![allow(missing_docs, clippy::indexing_slicing, clippy::unwrap_used)]
+#![allow(clippy::disallowed_methods)] // Plain threads: no runtime here.
 
 mod support;
 
@@ -130,7 +131,8 @@ fn a_server_that_is_killed_at_any_time_opens_one_session_for_a_key() {
                         .post(format!("http://{address}/v1/sessions"))
                         .header("authorization", format!("Bearer {token}"))
                         .header("idempotency-key", key)
-                        .send_json(open),
+                        .header("content-type", "application/json")
+                        .send(open.to_string()),
                 );
             })
         };

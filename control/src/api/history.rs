@@ -227,7 +227,7 @@ pub(super) async fn create_ref(
     let name = ref_name(&asked.name)?;
     let named = name.clone();
     let answer = move |written: &RefWritten| {
-        let record = written.record.clone();
+        let record = written.record;
         record.map(|record| {
             Ref::from(RefInfo {
                 name: named.clone(),

@@ -240,8 +240,8 @@ fn reading_routes() -> Routes {
         )
 }
 
-/// What workspaces have, and what goes in and out.
-fn history_routes() -> Routes {
+/// Branches and tags.
+fn ref_routes() -> Routes {
     Routes::new()
         .route(
             "/v1/workspaces/{name}/refs",
@@ -272,6 +272,11 @@ fn history_routes() -> Routes {
                 history::unprotect_ref,
             ),
         )
+}
+
+/// What was done, and is undone; commits of sessions; what goes in and out.
+fn history_routes() -> Routes {
+    Routes::new()
         .route(
             "/v1/workspaces/{name}/operations",
             get(
@@ -436,6 +441,7 @@ fn routes() -> Routes {
         .merge(session_routes())
         .merge(keeping_routes())
         .merge(reading_routes())
+        .merge(ref_routes())
         .merge(history_routes())
         .merge(outside::routes())
         .merge(conflicts::routes())

@@ -284,7 +284,9 @@ fn errors(problem: &str) -> Value {
         let mut response = json!({ "description": about, "content": content });
         if *status == 503 {
             let seconds = json!({ "schema": { "type": "integer" }, "description": "Seconds." });
-            response["headers"] = json!({ "Retry-After": seconds });
+            if let Some(response) = response.as_object_mut() {
+                response.insert("headers".to_owned(), json!({ "Retry-After": seconds }));
+            }
         }
         ((*name).to_owned(), response)
     });
