@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use clap::{Args, Subcommand};
 
-use crate::cli::ServerArgs;
+use crate::cli::{Repeat, ServerArgs};
 
 /// Arguments of `session checkpoint`.
 #[derive(Debug, Args)]
@@ -14,6 +14,9 @@ pub struct CheckpointArgs {
     /// What the commit is to say.
     #[command(flatten)]
     pub about: AboutArgs,
+    /// How it may be repeated.
+    #[command(flatten)]
+    pub repeat: Repeat,
     /// The server.
     #[command(flatten)]
     pub server: ServerArgs,
@@ -38,6 +41,9 @@ pub struct PublishArgs {
     /// Only tell what would be done, and what is in the way.
     #[arg(long)]
     pub dry_run: bool,
+    /// How it may be repeated.
+    #[command(flatten)]
+    pub repeat: Repeat,
     /// The server.
     #[command(flatten)]
     pub server: ServerArgs,
@@ -197,6 +203,9 @@ pub enum RefCommand {
         /// Protect it: it is not removed, and moves to descendants only.
         #[arg(long)]
         protected: bool,
+        /// How it may be repeated.
+        #[command(flatten)]
+        repeat: Repeat,
         /// The workspace.
         #[command(flatten)]
         workspace: Workspace,

@@ -165,6 +165,12 @@ fn work_with_history(told: &mut Told) {
     told.done("PUT", &of("protected/v1"), None);
     told.done("DELETE", &of("protected/v1"), None);
     told.done("DELETE", &of("refs/v1"), None);
+    // As generated clients write it.
+    let slash = json!({ "name": "agent/x", "version": "main" });
+    told.post(&of("refs"), slash);
+    told.done("PUT", &of("protected/agent%2Fx"), None);
+    told.done("DELETE", &of("protected/agent%2Fx"), None);
+    told.done("DELETE", &of("refs/agent%2Fx"), None);
     let operations = told.get(&of("operations"));
     told.post(
         &of("undo"),

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use support::{Server, fails, holdfast};
+use support::{Server, fails, holdfast, json as run_json};
 
 /// An answer: status, whether it is that of an earlier call, body.
 type Answer = (u16, bool, Value);
@@ -148,6 +148,51 @@ fn a_server_that_is_killed_at_any_time_opens_one_session_for_a_key() {
         assert_eq!(server.terminate(), Some(0));
     }
     assert!(check(dir).status.success());
+}
+
+/// Commands with a key, each run twice: the second tells what the first did.
+#[test]
+fn commands_are_repeated_with_a_key() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path();
+    let server = Server::start("up", dir);
+    let twice = |args: &[&str]| {
+        let key = args[..2].join("-");
+        let args = [args, &["--idempotency-key", &key]].concat();
+        let (first, second) = (run_json(&args, dir), run_json(&args, dir));
+        assert_eq!(first, second, "{args:?}");
+        first
+    };
+    let session = server.text("session");
+    twice(&["workspace", "create", "w"]);
+    twice(&["token", "create", "ci"]);
+    let made = twice(&["session", "checkpoint", &session, "-m", "one"]);
+    let commit = made["commit"]["id"].as_str().unwrap();
+    twice(&["session", "publish", &session, "-m", "two"]);
+    twice(&["ref", "create", "v1", commit, "--tag"]);
+    twice(&["session", "open"]);
+    twice(&["session", "fork", &session]);
+    twice(&["session", "ticket", &session]);
+    twice(&["session", "restore", &session, "--version", commit]);
+    twice(&["session", "sync", &session]);
+    let sessions = run_json(&["session", "ls"], dir);
+    assert_eq!(sessions.as_array().unwrap().len(), 3);
+    let other = [
+        "session",
+        "open",
+        "--agent",
+        "b",
+        "--idempotency-key",
+        "session-open",
+    ];
+    fails(&other, dir, 2, &["another request"]);
+    fails(
+        &["session", "open", "--idempotency-key", "a b"],
+        dir,
+        2,
+        &["visible ASCII"],
+    );
+    assert_eq!(server.terminate(), Some(0));
 }
 
 fn count(server: &Server) -> usize {

@@ -20,6 +20,7 @@ use metadata::record::call::{CallAnswer, Holder};
 use metadata::store::{BegunCall, CallId, CallLimits, KeyedCall, LEASE, Store, with_secret};
 use parking_lot::Mutex;
 use serde::Serialize;
+use tokio::sync::Semaphore;
 
 use super::input::Tenant;
 use super::{ApiState, BODY_BYTES_MAX};
@@ -46,6 +47,9 @@ const LIMITS: CallLimits = CallLimits {
 /// How long a call waits for one with the same key.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Most calls that wait so: others are told to try again at once, and calls of other kinds have room.
+const WAITING_MAX: usize = 64;
+
 /// Longest pause before it looks again.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
@@ -63,6 +67,7 @@ pub(super) struct Calls {
     is_alone: bool,
     rng: Arc<Rng>,
     running: Arc<Mutex<HashSet<Holder>>>,
+    waiting: Semaphore,
 }
 
 /// A call that runs here, until it is dropped.
@@ -84,6 +89,7 @@ impl Calls {
             is_alone,
             rng,
             running: Arc::default(),
+            waiting: Semaphore::new(WAITING_MAX),
         }
     }
 
@@ -232,12 +238,19 @@ async fn keyed(state: &Arc<ApiState>, request: Request, next: Next) -> Result<Re
 async fn begin(state: &ApiState, id: CallId, running: &Running) -> Result<BegunCall, ApiError> {
     let deadline = state.clock.monotonic().saturating_add(PATIENCE);
     let mut pause = Duration::from_millis(10);
+    let mut place = None;
     loop {
         let is_gone = |holder| state.calls.is_gone(holder);
         let begun = state.store.begin_call(id, running.holder, LIMITS, is_gone);
         let begun = begun.await?;
         let is_late = state.clock.monotonic().saturating_add(pause) > deadline;
         if is_late || !matches!(begun, BegunCall::Running) {
+            return Ok(begun);
+        }
+        if place.is_none() {
+            place = state.calls.waiting.try_acquire().ok();
+        }
+        if place.is_none() {
             return Ok(begun);
         }
         state.clock.sleep(pause).await;

@@ -14,7 +14,7 @@ use super::describe::{Described, ERRORS, Tells, schema_of};
 use crate::types::Problem;
 
 /// What the document says of names in paths.
-const PLACES: [(&str, &str); 8] = [
+const PLACES: [(&str, &str); 7] = [
     ("name", "The workspace's name."),
     ("session", "The session's id."),
     ("ticket", "The ticket's id, as the list shows it."),
@@ -25,7 +25,6 @@ const PLACES: [(&str, &str); 8] = [
     ),
     ("id", "The token's id, as the list shows it."),
     ("run", "The collection's number."),
-    ("position", "A position."),
 ];
 
 /// A route as the document has it.

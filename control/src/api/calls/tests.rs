@@ -4,7 +4,9 @@ use axum::Router;
 use base::{Clock, ManualClock, SystemClock, Timestamp};
 use chunkstore::cached::CachedStore;
 use chunkstore::local::{LocalOptions, LocalStore};
+use futures_util::StreamExt;
 use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
 use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
 use metadata::kv::Kv;
@@ -544,6 +546,13 @@ async fn who_waits_for_too_long_is_told_to_try_again() {
     let BegunCall::Run(theirs) = begun.await.unwrap() else {
         panic!("not begun");
     };
+    // Only so many wait.
+    let calls = (0..WAITING_MAX + 6).map(|_| world.send(&process, &make, Some("key")));
+    let mut calls: FuturesUnordered<_> = calls.collect();
+    for _ in 0..6 {
+        assert_eq!(calls.next().await.unwrap().status, 503);
+    }
+    drop(calls);
     let living = async {
         loop {
             for _ in 0..50 {
