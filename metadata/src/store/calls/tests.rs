@@ -408,6 +408,9 @@ async fn unknown_outcomes_make_nothing_twice() {
     }
 }
 
+/// A key, what is put there, and what is told of it.
+type Damage<'a> = (&'a [u8], Option<&'a [u8]>, &'a str);
+
 #[tokio::test]
 async fn damaged_records_and_totals_are_told() {
     let world = World::new().await;
@@ -420,7 +423,7 @@ async fn damaged_records_and_totals_are_told() {
         keyspace::call_total(TENANT, 1),
     );
     let unknown = keyspace::call_total(TENANT, 2);
-    let cases: [(&[u8], Option<&[u8]>, &str); 6] = [
+    let cases: [Damage<'_>; 6] = [
         (&key, Some(b"\x01short"), "truncated"),
         (
             &count,
