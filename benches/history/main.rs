@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use base::{Clock, SystemClock};
 use bench_suite::Error;
-use bench_suite::api::{Api, Stored};
+use bench_suite::api::{Api, Session, Stored};
 use bench_suite::connection::Connection;
 use bench_suite::many::{self, CreateMany};
 use bench_suite::measure::{Spread, exit_code, print, timed};
@@ -82,10 +82,8 @@ struct Row {
     fill_seconds: f64,
     first_publish_seconds: f64,
     forks: Vec<Forks>,
-    /// First LOOKUPs, one in each directory, in a fork of depth 1.
-    shallow: Spread,
-    /// The same in the deepest fork.
-    deep: Spread,
+    /// First LOOKUPs, one in each directory, in forks.
+    looks: Looks,
     depth: u32,
     /// Publishes of 100 new files, one in each directory.
     publish: Spread,
@@ -94,6 +92,31 @@ struct Row {
     published: Vec<Written>,
     /// Publishes of 1,000 new files onto a branch that has got 1,000 others, ten in each directory.
     merge: Spread,
+}
+
+/// First looks into forks, of depth 1 and the deepest.
+#[derive(Debug, Serialize)]
+struct Looks {
+    /// As they are when the last fork was made.
+    fresh: Compared,
+    /// After a commit was made of each: their layers are one tree.
+    folded: Compared,
+}
+
+/// Two that took turns.
+#[derive(Debug, Serialize)]
+struct Compared {
+    shallow: Spread,
+    deep: Spread,
+    /// Of the medians: deep by shallow.
+    ratio: f64,
+}
+
+/// Whether forks are looked into as they are, or after a commit was made of each.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Layers {
+    Fresh,
+    Folded,
 }
 
 /// What a publish wrote. It depends on the names and the shape of the workspace, on no machine.
@@ -191,7 +214,7 @@ impl Bench {
     }
 
     /// First looks into each directory of a session.
-    fn looks(&self, path: &str) -> Result<Spread, Error> {
+    fn looks(&self, path: &str) -> Result<Vec<Duration>, Error> {
         let mut connection = self.connect()?;
         let root = connection.mount(path)?;
         let mut looks = Vec::new();
@@ -203,11 +226,11 @@ impl Bench {
             })?;
             looks.push(time);
         }
-        Ok(Spread::of(looks))
+        Ok(looks)
     }
 
-    /// Looks into a shallow fork and into the deepest of a chain.
-    fn deep(&mut self, workspace: &str) -> Result<(Spread, Spread), Error> {
+    /// A fork, and the deepest of the chain that goes on from it.
+    fn chain(&mut self, workspace: &str) -> Result<(Session, Session), Error> {
         let mut session = self.api.open_session(workspace)?;
         let mut shallow = None;
         for _ in 0..self.arguments.depth {
@@ -216,10 +239,33 @@ impl Bench {
             shallow.get_or_insert_with(|| session.clone());
         }
         let shallow = shallow.unwrap_or_else(|| session.clone());
-        Ok((
-            self.looks(&shallow.mount_path)?,
-            self.looks(&session.mount_path)?,
-        ))
+        Ok((shallow, session))
+    }
+
+    /// Looks into shallow and deep forks of several chains, each first in turn: who comes second finds
+    /// more in memory.
+    fn deep(&mut self, workspace: &str, layers: Layers) -> Result<Compared, Error> {
+        let (mut shallow, mut deep) = (Vec::new(), Vec::new());
+        for round in 0..2 * self.arguments.rounds {
+            let (near, far) = self.chain(workspace)?;
+            if layers == Layers::Folded {
+                self.api.checkpoint(&near.id)?;
+                self.api.checkpoint(&far.id)?;
+            }
+            if round % 2 == 0 {
+                shallow.extend(self.looks(&near.mount_path)?);
+                deep.extend(self.looks(&far.mount_path)?);
+            } else {
+                deep.extend(self.looks(&far.mount_path)?);
+                shallow.extend(self.looks(&near.mount_path)?);
+            }
+        }
+        let (shallow, deep) = (Spread::of(shallow), Spread::of(deep));
+        Ok(Compared {
+            shallow,
+            deep,
+            ratio: deep.p50_ms / shallow.p50_ms,
+        })
     }
 
     fn publishes(&mut self, workspace: &str) -> Result<(Spread, Vec<Written>), Error> {
@@ -272,15 +318,17 @@ impl Bench {
         for pending in self.arguments.pending.clone() {
             forks.push(self.forks(workspace, pending)?);
         }
-        let (shallow, deep) = self.deep(workspace)?;
+        let looks = Looks {
+            fresh: self.deep(workspace, Layers::Fresh)?,
+            folded: self.deep(workspace, Layers::Folded)?,
+        };
         let (publish, published) = self.publishes(workspace)?;
         Ok(Row {
             files,
             fill_seconds: fill.as_secs_f64(),
             first_publish_seconds: first_publish.as_secs_f64(),
             forks,
-            shallow,
-            deep,
+            looks,
             depth: self.arguments.depth,
             publish,
             published,
@@ -306,9 +354,12 @@ impl Row {
             line("  the first", &format!("{:.3} ms", forks.first_ms));
             line("  with a change before each", &forks.busy.text());
         }
-        line("first looks into a fork of depth 1", &self.shallow.text());
-        let deep = format!("first looks into a fork of depth {}", self.depth);
-        line(&deep, &self.deep.text());
+        for (how, looks) in [("", &self.looks.fresh), (", folded", &self.looks.folded)] {
+            let of = |depth| format!("first looks, fork of depth {depth}{how}");
+            line(&of(1), &looks.shallow.text());
+            line(&of(self.depth), &looks.deep.text());
+            line("  times as long", &format!("{:.2}", looks.ratio));
+        }
         line("publish 100 changes", &self.publish.text());
         let nodes = range(self.published.iter().map(|written| written.nodes));
         line("  nodes that one writes", &nodes);

@@ -121,6 +121,17 @@ impl Api {
         Ok(published.outcome)
     }
 
+    /// Makes a commit of what a session has, and with it one tree of all its layers.
+    ///
+    /// # Errors
+    ///
+    /// If the API refuses, does not answer, or answers with something else.
+    pub fn checkpoint(&self, session: &str) -> Result<(), Error> {
+        let path = format!("/v1/sessions/{session}/checkpoint");
+        self.post::<IgnoredAny>(&path, &serde_json::json!({}))
+            .map(drop)
+    }
+
     /// What is stored now.
     ///
     /// # Errors

@@ -4,7 +4,9 @@ use std::ffi::OsString;
 
 use clap::{Args, Subcommand};
 
+use crate::api::CHANGES_MAX;
 use crate::cli::{Repeat, ServerArgs};
+use crate::history::PUBLISH_POLICY;
 
 /// Arguments of `session checkpoint`.
 #[derive(Debug, Args)]
@@ -36,7 +38,7 @@ pub struct PublishArgs {
     /// What to do where the branch has changed the same thing: `fail`, `keep-both` (both versions
     /// come to the branch, as conflicts to be resolved), `ours` (the branch's) or `theirs` (the
     /// session's).
-    #[arg(long, value_name = "POLICY", default_value = "fail")]
+    #[arg(long, value_name = "POLICY", default_value = PUBLISH_POLICY)]
     pub policy: String,
     /// Only tell what would be done, and what is in the way.
     #[arg(long)]
@@ -146,7 +148,7 @@ pub struct ShowArgs {
     #[arg(long, value_name = "NAME", default_value = "default")]
     pub workspace: String,
     /// Most changed files to tell, at most 10000.
-    #[arg(long, value_name = "NUMBER", default_value_t = 1000)]
+    #[arg(long, value_name = "NUMBER", default_value_t = 1000, value_parser = changes)]
     pub limit: usize,
     /// The server.
     #[command(flatten)]
@@ -178,7 +180,7 @@ pub struct DiffArgs {
     #[arg(long, value_name = "NAME", default_value = "default")]
     pub workspace: String,
     /// Most files to tell, at most 10000.
-    #[arg(long, value_name = "NUMBER", default_value_t = 1000)]
+    #[arg(long, value_name = "NUMBER", default_value_t = 1000, value_parser = changes)]
     pub limit: usize,
     /// The server.
     #[command(flatten)]
@@ -264,6 +266,24 @@ pub struct Workspace {
     /// The server.
     #[command(flatten)]
     pub server: ServerArgs,
+}
+
+impl AboutArgs {
+    /// Whether nothing is said.
+    pub(crate) fn is_empty(&self) -> bool {
+        let texts = [&self.message, &self.author, &self.model, &self.tool_call];
+        self.pairs.is_empty() && texts.into_iter().all(String::is_empty)
+    }
+}
+
+fn changes(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(number) if number <= CHANGES_MAX => Ok(number),
+        Ok(_) => Err(format!(
+            "at most {CHANGES_MAX} are told; --path tells a part"
+        )),
+        Err(_) => Err(format!("write a number up to {CHANGES_MAX}")),
+    }
 }
 
 fn pair(text: &str) -> Result<(String, String), String> {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::cli::{Repeat, ServerArgs};
+use crate::history::SYNC_POLICY;
 
 /// Arguments of `session restore`.
 #[derive(Debug, Args)]
@@ -34,7 +35,7 @@ pub struct SyncArgs {
     pub session: Option<String>,
     /// What to do where both changed the same thing: `fail`, `keep-both`, `ours` (the session's) or
     /// `theirs` (the branch's).
-    #[arg(long, value_name = "POLICY", default_value = "fail")]
+    #[arg(long, value_name = "POLICY", default_value = SYNC_POLICY)]
     pub policy: String,
     /// Change nothing, and say what it would come to.
     #[arg(long)]

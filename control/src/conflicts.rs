@@ -131,9 +131,8 @@ pub struct Clashes {
     pub base: Option<String>,
     /// What clashes, in the order of the paths.
     pub items: Vec<Clash>,
-    /// There are more than were asked for, or than an answer has room for.
-    pub more: bool,
-    /// What gives the further ones as `?after=`.
+    /// What gives the further ones as `?after=`, if there are more than were asked for, or than an
+    /// answer has room for.
     #[serde(default)]
     pub next: Option<String>,
 }

@@ -120,3 +120,23 @@ fn timestamp(seconds: i64, nanos: impl TryInto<u32>) -> Timestamp {
         Err(_) => Timestamp::EPOCH,
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+
+    /// Does something as one whom modes keep out, whoever runs the tests.
+    pub(crate) fn kept_out<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+        let thread = std::thread::Builder::new().name("kept out".into());
+        std::thread::scope(|scope| {
+            let works = thread.spawn_scoped(scope, || {
+                let mut sets = capabilities(None).unwrap();
+                let powers = CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH;
+                sets.effective.remove(powers);
+                set_capabilities(None, sets).unwrap();
+                work()
+            });
+            works.unwrap().join().unwrap()
+        })
+    }
+}

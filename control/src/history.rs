@@ -14,13 +14,11 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::reading::{ChangedPath, bytes_of, text_of};
+use crate::room::Room;
 use crate::types::show_time;
 
 /// Most conflicts that an answer names.
 const CONFLICTS_TOLD_MAX: usize = 10_000;
-
-/// About how many bytes these take at most.
-const CONFLICT_BYTES_MAX: usize = 4 << 20;
 
 /// What a commit is to say.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -352,12 +350,12 @@ impl From<CommitInfo> for Commit {
 /// The first of some conflicts, as many as an answer has room for: whoever published must hear so,
 /// however much clashed.
 pub(crate) fn first_of<'a>(all: impl Iterator<Item = &'a StoredConflict>) -> Vec<Conflict> {
-    let (mut told, mut bytes) = (Vec::new(), 0);
+    let (mut told, mut room) = (Vec::new(), Room::default());
     for conflict in all.take(CONFLICTS_TOLD_MAX) {
         let conflict = Conflict::from(conflict);
-        bytes += serde_json::to_vec(&conflict).map_or(0, |text| text.len());
+        room.put(&conflict);
         told.push(conflict);
-        if bytes >= CONFLICT_BYTES_MAX {
+        if room.is_full() {
             break;
         }
     }
@@ -384,18 +382,25 @@ impl From<&StoredConflict> for Conflict {
     }
 }
 
+/// What a publish does about clashes if nobody says: a branch gets only what was merged without any.
+pub const PUBLISH_POLICY: &str = "fail";
+
+/// What a sync does about clashes if nobody says: the session gets both versions, and cannot be
+/// published before they are settled.
+pub const SYNC_POLICY: &str = "keep-both";
+
 /// Reads what is to be done where both sides changed the same thing.
 ///
 /// # Errors
 ///
 /// Says what may be written.
-pub fn parse_policy(word: Option<&str>) -> Result<Policy, String> {
+pub fn parse_policy(word: &str) -> Result<Policy, String> {
     match word {
-        None | Some("fail") => Ok(Policy::Fail),
-        Some("keep-both") => Ok(Policy::KeepBoth),
-        Some("ours") => Ok(Policy::Ours),
-        Some("theirs") => Ok(Policy::Theirs),
-        Some(other) => Err(format!(
+        "fail" => Ok(Policy::Fail),
+        "keep-both" => Ok(Policy::KeepBoth),
+        "ours" => Ok(Policy::Ours),
+        "theirs" => Ok(Policy::Theirs),
+        other => Err(format!(
             "policy {other:?} is none of fail, keep-both, ours, theirs"
         )),
     }

@@ -27,11 +27,15 @@ mod output;
 pub mod outside;
 pub mod reading;
 mod remover;
+mod room;
 pub mod server;
 pub mod settings;
 pub mod status;
 mod streaming;
+mod surroundings;
 mod tar;
+#[cfg(test)]
+mod told;
 pub mod transfer;
 pub mod types;
 pub mod units;
@@ -52,6 +56,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
         Err(error) => return misused(&args, &error),
     };
     let json = cli.json;
+    surroundings::warn(json);
     match commands::run(cli) {
         Ok(code) => code,
         Err(failure) => {

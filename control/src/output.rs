@@ -74,6 +74,16 @@ pub(crate) fn note(line: &str) {
     drop(write(&mut std::io::stderr().lock(), &harmless(line)));
 }
 
+/// Warns of something that does not stop a command.
+pub(crate) fn warning(line: &str, json: bool) {
+    if json {
+        let line = serde_json::json!({ "warning": line }).to_string();
+        drop(write(&mut std::io::stderr().lock(), &line));
+    } else {
+        note(&format!("warning: {line}"));
+    }
+}
+
 /// Shows what is done now, for terminals only.
 pub(crate) fn progress_note(line: &str) {
     if std::io::stderr().is_terminal() {

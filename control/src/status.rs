@@ -165,7 +165,11 @@ impl From<HistoryError> for ApiError {
             HistoryError::Restore(error) => of_restore(error, detail),
             HistoryError::OverQuota => Self::new(StatusCode::CONFLICT, "quota", detail),
             HistoryError::Refused { .. } => Self::new(StatusCode::CONFLICT, "refused", detail),
+            HistoryError::Unrelated { .. } => Self::new(StatusCode::CONFLICT, "unrelated", detail),
             HistoryError::Busy { .. } | HistoryError::Overtaken => Self::not_ready(detail),
+            HistoryError::Unknown { .. } => {
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "outcome-unknown", detail)
+            }
         }
     }
 }
@@ -223,7 +227,7 @@ impl From<ResolveError> for ApiError {
             ResolveError::Refused(_) => Self::new(StatusCode::CONFLICT, "refused", detail),
             ResolveError::Fs(error) => of_filesystem(error, detail),
             ResolveError::Unavailable => Self::not_ready(detail),
-            ResolveError::Unknown => {
+            ResolveError::Unknown { .. } => {
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "outcome-unknown", detail)
             }
         }

@@ -229,7 +229,10 @@ impl Client {
             let (head, body) = response.into_parts();
             let mut body = Body::new(body);
             if !head.status.is_success() {
-                let answer = axum::body::to_bytes(body, ANSWER_BYTES_MAX).await;
+                let answer = tokio::select! {
+                    answer = axum::body::to_bytes(body, ANSWER_BYTES_MAX) => answer,
+                    () = clock.sleep(patience) => return Err(broken_off(path, &silence)),
+                };
                 let answer = answer.map_err(|error| broken_off(path, &error.to_string()))?;
                 self.outcome(path, head.status.as_u16(), &answer)?;
                 body = Body::empty();
@@ -462,18 +465,19 @@ mod tests {
         assert!(failure.message.contains("nothing came"), "{failure}");
         drop(server.join().unwrap());
 
-        let half = listener();
-        let down = client(&half, "");
-        let server = spawn(move || {
-            let (_, mut stream) = takes_one(half).join().unwrap();
-            stream
-                .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf")
-                .unwrap();
-            stream
-        });
-        let failure = down.download_within("/v1/x", read_all, SHORT).unwrap_err();
-        assert!(failure.message.contains("nothing came"), "{failure}");
-        drop(server.join().unwrap());
+        for status in ["200 OK", "404 Not Found"] {
+            let half = listener();
+            let down = client(&half, "");
+            let server = spawn(move || {
+                let (_, mut stream) = takes_one(half).join().unwrap();
+                let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 9\r\n\r\nhalf");
+                stream.write_all(answer.as_bytes()).unwrap();
+                stream
+            });
+            let failure = down.download_within("/v1/x", read_all, SHORT).unwrap_err();
+            assert!(failure.message.contains("nothing came"), "{failure}");
+            drop(server.join().unwrap());
+        }
     }
 
     #[test]

@@ -4,14 +4,11 @@ use std::borrow::Cow;
 
 use base::Timestamp;
 use metadata::record::session::{Identity, SessionState};
-use metadata::store::SessionInfo;
+use metadata::store::{SESSION_DIGITS_MIN, SessionInfo};
 use serde::{Deserialize, Serialize};
 use utoipa::openapi::schema::SchemaType;
 use utoipa::openapi::{ArrayBuilder, ObjectBuilder, Ref, RefOr, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
-
-/// Digits of a session's number, at most.
-const SESSION_DIGITS_MAX: usize = 16;
 
 /// A workspace to be made.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -432,18 +429,13 @@ pub fn parse_identity(text: &str) -> Result<Identity, String> {
     }
 }
 
-/// A session's number, if `text` is written like one.
-#[must_use]
-pub fn parse_session(text: &str) -> Option<base::SessionId> {
-    let is_id = (1..=SESSION_DIGITS_MAX).contains(&text.len())
-        && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    is_id.then(|| text.parse().ok()).flatten()
-}
-
-/// What to say of a text that is no session's number.
+/// What to say of a text that can name no session.
 #[must_use]
 pub fn no_session(text: &str) -> String {
-    format!("{text:?} is no session: use an id as `session ls` prints it")
+    format!(
+        "{text:?} is no session: use an id as `session ls` prints it, or at least \
+         {SESSION_DIGITS_MIN} of its first digits"
+    )
 }
 
 #[cfg(test)]

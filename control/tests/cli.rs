@@ -346,6 +346,144 @@ fn a_start_on_a_full_disk_says_what_is_needed() {
 }
 
 #[test]
+fn what_is_said_twice_or_beyond_measure_is_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path();
+    let server = Server::start("up", dir);
+    let pairs = ["--pair", "k=1", "--pair", "j=1", "--pair", "k=2"];
+    let session = server.text("session");
+    for command in [
+        &["session", "checkpoint"][..],
+        &["session", "publish"],
+        &["session", "close", &session, "--keep"],
+        &["import", dir.to_str().unwrap()],
+    ] {
+        fails(
+            &[command, &pairs].concat(),
+            dir,
+            2,
+            &["\"k\"", "more than once"],
+        );
+    }
+    json(&["session", "publish"], dir);
+    for command in ["show", "diff"] {
+        json(&[command, "--limit", "10000"], dir);
+        fails(&[command, "--limit", "10001"], dir, 2, &["at most 10000"]);
+    }
+    json(&["session", "show", &session], dir);
+    json(
+        &[
+            "conflicts",
+            "between",
+            &session,
+            &session,
+            "--limit",
+            "20000",
+        ],
+        dir,
+    );
+    let token = server.text("api_token");
+    for path in [
+        "/v1/workspaces/default/diff?limit=10001",
+        "/v1/workspaces/default/commit?changes=10001",
+        &format!("/v1/sessions/{session}/clashes?with={session}&limit=10001"),
+    ] {
+        let (status, answer) = server.call("GET", path, Some(&token), b"");
+        assert_eq!(status, 400, "{path}");
+        let detail = answer["detail"].as_str().unwrap();
+        assert!(detail.contains("at most 10000"), "{detail}");
+    }
+}
+
+#[test]
+fn misspelt_variables_are_told() {
+    let root = tempfile::tempdir().unwrap();
+    let serve = ["serve", "--check-config"];
+    let misspelt = |json: &[&str]| {
+        let mut command = holdfast();
+        command
+            .args(json)
+            .args(serve)
+            .arg("--data-dir")
+            .arg(root.path());
+        command
+            .env("HOLDFAST_LISEN", "127.0.0.1:1")
+            .output()
+            .unwrap()
+    };
+    let output = misspelt(&[]);
+    assert!(output.status.success(), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("HOLDFAST_LISEN") && said.contains("HOLDFAST_LISTEN"),
+        "{said}"
+    );
+    let said: serde_json::Value = serde_json::from_slice(&misspelt(&["--json"]).stderr).unwrap();
+    assert!(
+        said["warning"]
+            .as_str()
+            .unwrap()
+            .contains("HOLDFAST_LISTEN")
+    );
+}
+
+#[test]
+fn first_digits_name_a_session() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path();
+    let server = Server::start("up", dir);
+    let [one, two] = ["first", "second"].map(|agent| {
+        let opened = json(&["session", "open", "--agent", agent], dir);
+        opened["id"].as_str().unwrap().to_owned()
+    });
+    let short = &one[..12];
+    assert_eq!(json(&["session", "show", short], dir)["agent"], "first");
+    json(&["session", "ticket", short], dir);
+    json(&["session", "publish", short], dir);
+    for query in [
+        &["log", "--session", short][..],
+        &["log", "--session", &one],
+    ] {
+        assert_eq!(json(query, dir)[0]["session"], one.as_str());
+    }
+    assert_eq!(
+        json(&["log", "--session", &two[..12]], dir),
+        serde_json::json!([])
+    );
+    let clashes = json(&["conflicts", "between", short, &two[..12]], dir);
+    assert_eq!(clashes["items"], serde_json::json!([]));
+    json(&["diff", "--session", short], dir);
+    let line = ["mount", "/mnt", "--print-only", "--session", short];
+    assert_eq!(json(&line, dir)["session"], one.as_str());
+    let token = server.text("api_token");
+    let path = format!("/v1/sessions/{short}");
+    assert_eq!(server.call("GET", &path, Some(&token), b"").0, 200);
+    // What is told is the whole id.
+    assert_eq!(
+        json(&["session", "close", short], dir)["closed"],
+        one.as_str()
+    );
+    fails(
+        &["session", "show", short],
+        dir,
+        4,
+        &["no such session", short],
+    );
+    // Commits know sessions that are gone; only all digits say which.
+    assert_eq!(
+        json(&["log", "--session", &one], dir)[0]["session"],
+        one.as_str()
+    );
+    fails(&["log", "--session", short], dir, 4, &["no such session"]);
+    fails(
+        &["session", "show", &two[..3]],
+        dir,
+        2,
+        &["is no session", "at least 4"],
+    );
+}
+
+#[test]
 fn odd_arguments_are_named() {
     let root = tempfile::tempdir().unwrap();
     let dir = root.path();

@@ -6,6 +6,7 @@ mod support;
 #[cfg(test)]
 mod tests {
 
+    use std::os::unix::fs::PermissionsExt as _;
     use std::path::Path;
 
     use crate::support::files::{Mount, mounted};
@@ -371,6 +372,49 @@ mod tests {
             assert!(codes.iter().all(is_good), "{codes:?}");
             assert!(codes.contains(&Some(0)), "{codes:?}");
         }
+        drop(server);
+    }
+
+    /// What was imported apart has nothing to be merged by; what began empty has the empty version.
+    #[tokio::test]
+    async fn unrelated_histories_are_told() {
+        let place = tempfile::tempdir().unwrap();
+        let dir = &place.path().join("data");
+        let server = Server::start("up", dir);
+        let (early, mut early_files) = mounted(&server, dir, &[]).await;
+        for (branch, name) in [("main", "ours"), ("vendor", "theirs")] {
+            let from = place.path().join(branch);
+            std::fs::create_dir(&from).unwrap();
+            std::fs::write(from.join(name), branch).unwrap();
+            std::fs::write(from.join("README"), branch).unwrap();
+            let all = std::fs::Permissions::from_mode(0o777);
+            std::fs::set_permissions(&from, all).unwrap();
+            let path = from.to_str().unwrap();
+            json(&["import", path, "--branch", branch], dir);
+        }
+        let (vendor, mut files) = mounted(&server, dir, &["--version", "vendor"]).await;
+        let ours = open(dir, &[]);
+        files.write("more", b"more").await;
+        let before = json(&["show", "main"], dir)["id"].clone();
+        let line = ["session", "publish", id(&vendor), "--branch", "main"];
+        for more in [&[][..], &["--dry-run"], &["--policy", "keep-both"]] {
+            let line = [&line[..], more].concat();
+            fails(&line, dir, CONFLICT, &["no common history", "--branch NEW"]);
+        }
+        for pair in [[id(&vendor), id(&ours)], [id(&ours), id(&vendor)]] {
+            let line = [&["conflicts", "between"][..], &pair].concat();
+            fails(&line, dir, CONFLICT, &["no common history"]);
+        }
+        assert_eq!(json(&["show", "main"], dir)["id"], before);
+        let other = publish(dir, &vendor, &["--branch", "new"]);
+        assert_eq!(other["outcome"], "created");
+        // This one was there before anything was imported.
+        early_files.write("early", b"early").await;
+        let merged = publish(dir, &early, &["--branch", "main"]);
+        assert_eq!(merged["outcome"], "merged");
+        let (_, mut found) = mounted(&server, dir, &[]).await;
+        assert_eq!(found.read("early").await.unwrap(), b"early");
+        assert_eq!(found.read("ours").await.unwrap(), b"main");
         drop(server);
     }
 }

@@ -279,12 +279,15 @@ mod tests {
             second_files.write("shared", &ours).await;
             first_files.write("shared", &theirs).await;
             publish(dir, first, &["-m", policy, "--policy", "theirs"]);
-            let line = ["session", "sync", id(second)];
+            let line = ["session", "sync", id(second), "--policy", "fail"];
             fails(&line, dir, CONFLICT, &["shared", "policy"]);
             let tried = sync(dir, second, &["--dry-run"]);
             assert_eq!(tried["conflicts"][0]["path"], "shared");
             assert_eq!(second_files.read("shared").await.unwrap(), ours);
-            let synced = sync(dir, second, &["--policy", policy]);
+            let said = ["--policy", policy];
+            // Both are kept if nobody says otherwise.
+            let is_default = policy == "keep-both";
+            let synced = sync(dir, second, if is_default { &[] } else { &said });
             assert_eq!(synced["outcome"], "merged", "{policy}");
             let expected = if policy == "theirs" { theirs } else { ours };
             assert_eq!(

@@ -3,6 +3,7 @@
 mod calls;
 mod changed;
 mod deletion;
+mod digits;
 mod grey;
 mod history;
 mod sessions;
@@ -14,6 +15,7 @@ mod workspaces;
 pub use calls::{BegunCall, CALLS_KEPT_FOR, CallId, CallLimits, KeyedCall, LEASE, with_secret};
 pub use changed::{Changed, LIST_EVERYTHING, LIST_POSITION, LIST_ROOT};
 pub use deletion::{DeletionInfo, Removal};
+pub use digits::{SESSION_DIGITS, SESSION_DIGITS_MIN, names_a_session};
 pub use grey::{GreyRoot, GreyRoots};
 pub(crate) use history::LOG_BYTES_MAX;
 pub use history::{

@@ -28,7 +28,7 @@ use crate::metrics::GatewayCounters;
 use crate::nodes::ChunkTrees;
 use crate::procedures::{self, Objects, Space};
 use crate::server::{Server, ServerLimits, Service};
-use crate::session::inside::OpenCommits;
+use crate::session::inside::{BegunMessages, OpenCommits};
 use crate::session::{Request, Session};
 use crate::wire::args::NfsCall;
 use crate::wire::procedure::{Procedure, Target};
@@ -115,6 +115,8 @@ pub struct Gateway {
     sessions: RwLock<HashMap<SessionId, Slot>>,
     /// Commits that are looked at through mounts.
     pub(crate) commits: OpenCommits,
+    /// Resolutions through mounts of which it is not known whether they were made.
+    pub(crate) begun: BegunMessages,
     this: Weak<Self>,
 }
 
@@ -195,6 +197,7 @@ impl Gateway {
             gate: Gate::new(),
             sessions: RwLock::new(HashMap::new()),
             commits: OpenCommits::default(),
+            begun: BegunMessages::default(),
             this: this.clone(),
         });
         gateway.start_housekeeping();

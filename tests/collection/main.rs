@@ -11,6 +11,8 @@ mod gates;
 #[cfg(test)]
 mod model;
 #[cfg(test)]
+mod naming;
+#[cfg(test)]
 mod whole;
 
 #[cfg(test)]

@@ -25,7 +25,9 @@ use metadata::store::{ForkSession, NewWorkspace, OpenSession, Opened, Store, Sto
 use nfs_gateway::{About, Attempt, ChunkTrees, Gateway, HistoryError, ImportPlan};
 
 use self::client::Client;
-use self::copies::{Copied, DIRECTORIES, EMPTY, Node, PATHS, base_of, content, merged, restored};
+use self::copies::{
+    Copied, DIRECTORIES, EMPTY, Node, Origin, PATHS, content, merged, origin_of, restored,
+};
 use self::process::{Live, Process, text};
 use crate::model::keeping::{ShiftedClock, set_policy};
 
@@ -171,9 +173,14 @@ impl<'a> World<'a> {
                 continue;
             }
             let commit = store.commit(self.workspace, id).await.map_err(text)?;
-            let (parents, time) = (commit.record.parents.clone(), commit.record.time);
-            next.extend(commit.record.parents);
-            needed.insert(id, Node { parents, time });
+            let record = commit.record;
+            next.extend(&record.parents);
+            let node = Node {
+                parents: record.parents,
+                time: record.time,
+                is_of_session: record.provenance.session.is_some(),
+            };
+            needed.insert(id, node);
         }
         Ok(needed)
     }

@@ -7,21 +7,22 @@ use std::time::Duration;
 use base::{Clock, InodeId, Rng, SessionId, TenantId};
 use bytes::Bytes;
 use metadata::FsError;
-use metadata::kv::faulty::FaultRates;
+use metadata::kv::faulty::{CrashPoint, FaultRates};
 use metadata::merge::{Policy, Side};
 use metadata::ops::Take;
 use metadata::record::changed::ChangedPaths;
 use metadata::record::session::Identity;
 use metadata::store::{NewTicket, OpenSession, Store};
-use nfs_gateway::{About, Gateway, Outcome, ResolveError, Resolved, Which};
+use nfs_gateway::{About, Gateway, ListedConflict, Outcome, ResolveError, Resolved, Which};
 use nfs3_types::nfs3::{nfsstat3, stable_how};
-use system_tests::subject::Answer;
+use system_tests::subject::{Answer, Op};
 
-use crate::inside::{look, say, written};
+use crate::client::End;
+use crate::inside::{create_in, look, read, say, written};
 use crate::rig::{Mishaps, Rig};
 use crate::server::Setting;
 use crate::slow_kv::Pace;
-use crate::steps::{create, lookup, write};
+use crate::steps::{create, lookup, mkdir, write};
 
 const TENANT: TenantId = TenantId::DEFAULT;
 
@@ -111,18 +112,43 @@ impl Rig {
         }
     }
 
-    /// Paths of what was put aside, of the session's conflicts.
-    fn asides(&self) -> Vec<String> {
+    /// The session's conflicts.
+    fn listed(&self) -> Vec<ListedConflict> {
         let (gateway, session) = (self.server.gateway(), self.server.session);
         let list = gateway.session_conflicts(TENANT, session, None, 10);
-        let page = self.server.run(list).unwrap();
+        self.server.run(list).unwrap().items
+    }
+
+    /// The answer to a call that something happens beside.
+    fn answer_beside(&mut self, sent: (u32, Bytes), beside: impl Future<Output = ()>) -> Bytes {
+        let client = &mut self.client;
+        let end = self.server.run(async {
+            client.send(sent.0, sent.1);
+            tokio::join!(client.wait(Mishaps::new()), beside).0
+        });
+        assert_eq!(end, End::Answered);
+        self.client.take(sent.0).unwrap()
+    }
+
+    /// Paths of what was put aside, of the session's conflicts.
+    fn asides(&self) -> Vec<String> {
         let aside = |path: Option<Vec<u8>>| String::from_utf8(path.unwrap()).unwrap();
-        page.items
+        self.listed()
             .into_iter()
             .map(|it| aside(it.located.aside))
             .collect()
     }
 }
+
+/// No flush succeeds, and everything can be read.
+const NO_FLUSH: FaultRates = FaultRates {
+    conflict: 1000,
+    too_old: 0,
+    unavailable: 0,
+    unknown_applied: 0,
+    unknown_not_applied: 0,
+    unknown_late: 0,
+};
 
 /// A session with one conflict, about `f`.
 fn with_a_conflict(setting: Setting, seed: u64) -> Rig {
@@ -204,6 +230,8 @@ fn a_full_store_refuses_a_resolution_as_a_whole() {
     }
     rig.server.memory.set_available_bytes(None);
     rig.pass(2);
+    // Nor does a later flush say that it was done.
+    rig.good(create("g"));
     assert_eq!(rig.changed(), Vec::<Vec<u8>>::new());
     let done = rig.resolve(rig.server.gateway(), Take::Side(Side::Ours));
     assert_eq!(done.unwrap().left, 0);
@@ -373,4 +401,189 @@ fn a_resolution_through_the_mount_that_comes_again_is_told_the_same() {
     let reply = rig.exchange(vec![other], Mishaps::new()).unwrap();
     assert_eq!(written(&reply[0]), Err(nfsstat3::NFS3ERR_NOENT));
     assert_eq!(rig.read_file("f").as_deref(), Some(&b"their"[..]));
+}
+
+/// Bug: a WRITE that was sent again, because the store had failed for long, was told that there is no such
+/// conflict, though the first of it was carried out.
+#[test]
+fn a_resolution_through_the_mount_outlives_an_outage() {
+    let mut rig = with_a_conflict(Setting::default(), 700);
+    let file = look(&mut rig, ".holdfast/resolve");
+    let sent = say(&mut rig, &file, "theirs f\n", stable_how::FILE_SYNC);
+    rig.server.set_faults(NO_FLUSH, Pace::default());
+    let (faulty, clock) = (rig.server.faulty.clone(), rig.server.clock.clone());
+    let reply = rig.answer_beside(sent, async {
+        clock.sleep(Duration::from_secs(50)).await;
+        faulty.set_rates(FaultRates::default());
+    });
+    assert!(rig.client.closed_by_server > 0);
+    assert!(written(&reply).is_ok());
+    let said = read(&mut rig, ".holdfast/resolve");
+    assert_eq!(said, b"resolved    content\nleft        0\n");
+    assert_eq!(rig.read_file("f").as_deref(), Some(&b"their"[..]));
+    assert!(rig.asides().is_empty());
+    // It is over: the same words mean another conflict then, and there is none.
+    let again = say(&mut rig, &file, "ours f\n", stable_how::FILE_SYNC);
+    let reply = rig.exchange(vec![again], Mishaps::new()).unwrap();
+    assert_eq!(written(&reply[0]), Err(nfsstat3::NFS3ERR_NOENT));
+}
+
+/// The same, if the gateway loses the session beside that: at any moment, before it is known that the change is
+/// made.
+#[test]
+fn a_resolution_through_the_mount_outlives_the_loss_of_the_session() {
+    for seconds in [5, 15, 25, 40] {
+        let mut rig = with_a_conflict(Setting::default(), 710 + seconds);
+        let file = look(&mut rig, ".holdfast/resolve");
+        let sent = say(&mut rig, &file, "theirs f\n", stable_how::FILE_SYNC);
+        let (server, session) = (&rig.server, rig.server.session);
+        let (faulty, clock) = (server.faulty.clone(), server.clock.clone());
+        let (gateway, memory) = (Arc::clone(server.gateway()), server.memory.clone());
+        faulty.crash_at(faulty.commits(), CrashPoint::After);
+        let reply = rig.answer_beside(sent, async {
+            clock.sleep(Duration::from_secs(seconds)).await;
+            assert!(faulty.has_crashed());
+            gateway.drop_session(session);
+            clock.sleep(Duration::from_secs(60)).await;
+            faulty.revive(Arc::new(memory));
+        });
+        assert!(written(&reply).is_ok(), "after {seconds} s");
+        assert_eq!(rig.read_file("f").as_deref(), Some(&b"their"[..]));
+        assert!(rig.asides().is_empty());
+    }
+}
+
+/// Bug: a list of conflicts showed where objects are while nobody knew whether they would stay there.
+#[test]
+fn a_list_of_conflicts_shows_what_is_durable() {
+    let mut rig = with_a_conflict(Setting::default(), 800);
+    rig.server.set_faults(NO_FLUSH, Pace::default());
+    let rename = Op::Rename {
+        from_dir: InodeId::ROOT,
+        from_name: Bytes::from_static(b"f"),
+        to_dir: InodeId::ROOT,
+        to_name: Bytes::from_static(b"moved"),
+    };
+    let sent = rig.sent(rename.clone());
+    let (gateway, session) = (Arc::clone(rig.server.gateway()), rig.server.session);
+    let (faulty, clock) = (rig.server.faulty.clone(), rig.server.clock.clone());
+    let healed_at = clock.monotonic() + Duration::from_secs(5);
+    let (listed, heard_at) = rig.server.run(async {
+        let list = async {
+            let listed = gateway.session_conflicts(TENANT, session, None, 10).await;
+            (listed.unwrap().items, clock.monotonic())
+        };
+        let heal = async {
+            clock.sleep(Duration::from_secs(5)).await;
+            faulty.set_rates(FaultRates::default());
+        };
+        tokio::join!(list, heal).0
+    });
+    assert_eq!(listed[0].path(), b"moved");
+    assert!(heard_at >= healed_at, "it was not durable");
+    assert_eq!(rig.reply(sent, &rename).answer.error(), None);
+}
+
+/// Bug: the record of a conflict was listed with places as its resolution had left them.
+#[test]
+fn a_list_of_conflicts_is_before_a_resolution_or_after_it() {
+    let rig = with_a_conflict(Setting::default(), 810);
+    let aside = rig.asides().remove(0);
+    rig.server.set_faults(NO_FLUSH, Pace::default());
+    let (gateway, session) = (Arc::clone(rig.server.gateway()), rig.server.session);
+    let (faulty, clock) = (rig.server.faulty.clone(), rig.server.clock.clone());
+    let (resolved, listed) = rig.server.run(async {
+        let which = Which::Path(b"f".to_vec());
+        let resolve = gateway.resolve_conflict(TENANT, session, which, Take::Side(Side::Theirs));
+        let list = async {
+            clock.sleep(Duration::from_secs(1)).await;
+            gateway.session_conflicts(TENANT, session, None, 10).await
+        };
+        let heal = async {
+            clock.sleep(Duration::from_secs(5)).await;
+            faulty.set_rates(FaultRates::default());
+        };
+        let (resolved, listed, ()) = tokio::join!(resolve, list, heal);
+        (resolved, listed)
+    });
+    assert_eq!(resolved.unwrap().left, 0);
+    for conflict in listed.unwrap().items {
+        assert_eq!(conflict.located.aside.as_deref(), Some(aside.as_bytes()));
+    }
+}
+
+/// Bug: `conflicts` showed where things were at the merge, which `resolve` did not take.
+#[test]
+fn what_the_mount_shows_of_a_conflict_is_what_it_takes() {
+    let mut rig = with_a_conflict(Setting::default(), 820);
+    for name in [" moved", "id:moved", "mo\"ved\n"] {
+        let from = rig.listed()[0].path().to_vec();
+        rig.good(Op::Rename {
+            from_dir: InodeId::ROOT,
+            from_name: from.into(),
+            to_dir: InodeId::ROOT,
+            to_name: Bytes::from_static(name.as_bytes()),
+        });
+        assert_eq!(rig.listed()[0].path(), name.as_bytes());
+        let shown = String::from_utf8(read(&mut rig, ".holdfast/conflicts")).unwrap();
+        let line = shown.lines().nth(1).unwrap();
+        let (kind, path) = line.split_at(18);
+        assert_eq!(kind.trim_end(), "content");
+        // A word that does nothing, for a version that there is not.
+        let file = look(&mut rig, ".holdfast/resolve");
+        let text = format!("theirs {path}\n");
+        rig.server.memory.set_available_bytes(Some(0));
+        let sent = say(&mut rig, &file, &text, stable_how::FILE_SYNC);
+        let reply = rig.exchange(vec![sent], Mishaps::new()).unwrap();
+        // It was found: only room was lacking.
+        assert_eq!(written(&reply[0]), Err(nfsstat3::NFS3ERR_NOSPC), "{text:?}");
+        rig.server.memory.set_available_bytes(None);
+        rig.pass(2);
+    }
+}
+
+/// Bug: what was told of a resolution was kept though it was set back: a later flush told of it.
+#[test]
+fn what_is_set_back_is_not_told_of() {
+    let mut rig = with_a_conflict(Setting::default(), 830);
+    // Another directory, so that nobody has to wait for what happens there.
+    let dir = rig.made(mkdir("d"));
+    for number in 0..5 {
+        rig.good(create_in(dir, &format!("{number}")));
+    }
+    let pace = Pace {
+        read_ms_max: 1,
+        commit_ms_max: 2000,
+    };
+    let (gateway, session) = (Arc::clone(rig.server.gateway()), rig.server.session);
+    let clock = rig.server.clock.clone();
+    for number in 0..5 {
+        rig.server.set_faults(FaultRates::default(), pace);
+        rig.server.memory.set_available_bytes(Some(0));
+        // Its flush is under way when the resolution comes.
+        let op = Op::Remove {
+            dir,
+            name: format!("{number}").into(),
+        };
+        let removing = rig.sent(op.clone());
+        let refused = rig.server.run(async {
+            clock.sleep(Duration::from_millis(20)).await;
+            let which = Which::Path(b"f".to_vec());
+            gateway
+                .resolve_conflict(TENANT, session, which, Take::Side(Side::Ours))
+                .await
+        });
+        assert!(
+            matches!(refused, Err(ResolveError::Fs(FsError::NoSpace))),
+            "{refused:?}"
+        );
+        let removing = rig.reply(removing, &op);
+        assert_eq!(removing.answer.error(), Some(FsError::NoSpace));
+        rig.server.memory.set_available_bytes(None);
+        rig.server
+            .set_faults(FaultRates::default(), Pace::default());
+        rig.pass(2);
+        rig.good(op);
+        assert_eq!(rig.changed(), Vec::<Vec<u8>>::new());
+    }
 }

@@ -71,7 +71,7 @@ fn try_look(rig: &mut Rig, path: &str) -> Result<nfs_fh3, nfsstat3> {
     Ok(at)
 }
 
-fn read(rig: &mut Rig, path: &str) -> Vec<u8> {
+pub(crate) fn read(rig: &mut Rig, path: &str) -> Vec<u8> {
     let file = look(rig, path);
     data(rig, &file).unwrap_or_else(|status| panic!("{path}: {status}"))
 }
@@ -106,10 +106,21 @@ fn had(reply: &Bytes) -> Result<Vec<u8>, nfsstat3> {
 
 /// A WRITE of a message.
 pub(crate) fn say(rig: &mut Rig, file: &nfs_fh3, text: &str, stable: stable_how) -> (u32, Bytes) {
+    say_at(rig, file, 0, text, stable)
+}
+
+/// A WRITE of a part of a message.
+fn say_at(
+    rig: &mut Rig,
+    file: &nfs_fh3,
+    offset: u64,
+    text: &str,
+    stable: stable_how,
+) -> (u32, Bytes) {
     let xid = rig.client.xid();
     let args = WRITE3args {
         file: file.clone(),
-        offset: 0,
+        offset,
         count: u32::try_from(text.len()).unwrap(),
         stable,
         data: Opaque::borrowed(text.as_bytes()),
@@ -332,7 +343,7 @@ fn looking_at_a_version_loads_what_is_looked_for() {
     }
 }
 
-fn create_in(dir: base::InodeId, name: &str) -> Op {
+pub(crate) fn create_in(dir: base::InodeId, name: &str) -> Op {
     Op::Create {
         dir,
         name: Bytes::copy_from_slice(name.as_bytes()),
@@ -528,6 +539,46 @@ fn an_outage_is_no_error() {
     assert_eq!(ok.data.as_ref(), [1; 10]);
     assert_eq!(count(&rig, "during"), 1);
     assert_eq!(read(&mut rig, ".holdfast/at/main/file"), [2; 50_000]);
+}
+
+/// Bug: a part of a message that was too long was published, if it came after the one that was too much.
+#[test]
+fn nothing_of_a_message_that_is_too_long_is_published() {
+    let mut rig = Rig::new(Setting::default(), 29);
+    publish(&mut rig);
+    rig.good(create("file"));
+    let file = look(&mut rig, ".holdfast/publish");
+    let part = "x".repeat(30_000);
+    let put = |rig: &mut Rig, offset| {
+        let sent = say_at(rig, &file, offset, &part, stable_how::UNSTABLE);
+        let reply = rig.exchange(vec![sent], Mishaps::new()).unwrap();
+        written(&reply[0]).map(drop)
+    };
+    let invalid = Err(nfsstat3::NFS3ERR_INVAL);
+    for _ in 0..2 {
+        assert_eq!(put(&mut rig, 30_000), Ok(()));
+        for offset in [90_000, 0, 60_000] {
+            assert_eq!(put(&mut rig, offset), invalid, "{offset}");
+        }
+        // Who has heard of it begins anew.
+        let sent = commit(&mut rig, &file);
+        let reply = rig.exchange(vec![sent], Mishaps::new()).unwrap();
+        assert_eq!(committed(&reply[0]).map(drop), invalid);
+        assert_eq!(log(&rig).len(), 1);
+    }
+    // Who opens it anew does so, too, whatever comes of the one before.
+    assert_eq!(put(&mut rig, 30_000), Ok(()));
+    assert_eq!(put(&mut rig, 90_000), invalid);
+    let anew = look(&mut rig, ".holdfast/publish");
+    let sent = say_at(&mut rig, &anew, 40, "sh", stable_how::UNSTABLE);
+    let reply = rig.exchange(vec![sent], Mishaps::new()).unwrap();
+    assert!(written(&reply[0]).is_ok());
+    assert_eq!(put(&mut rig, 0), invalid);
+    let sent = say_at(&mut rig, &anew, 42, "ort", stable_how::FILE_SYNC);
+    let reply = rig.exchange(vec![sent], Mishaps::new()).unwrap();
+    assert!(written(&reply[0]).is_ok());
+    assert_eq!(count(&rig, "short"), 1);
+    assert_eq!(log(&rig).len(), 2);
 }
 
 /// Publishes what the session has.

@@ -231,7 +231,7 @@ async fn keyed(state: &Arc<ApiState>, request: Request, next: Next) -> Result<Re
         run(&work, id, call, next.run(request)).await
     };
     // To its end, also if the caller goes away: what was done is to be known.
-    state.to_end_with(running).await
+    state.work.to_end(running).await
 }
 
 /// Begins a call; waits for one with the same key.

@@ -16,15 +16,16 @@ use metadata::stat::FileKind;
 use metadata::store::{CommitInfo, StoreError, WorkspaceInfo};
 use metadata::tree::{Root, Tree};
 use nfs_gateway::{HistoryError, Which};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::ApiState;
-use super::input::{Body, Parameters, Place, Tenant, not_a_position, page_limit, session_id};
+use super::input::{Body, Parameters, Place, Tenant, not_a_position, page_limit, told_limit};
 use super::routes::{Routes, get, post};
 use crate::conflicts::{Clash, Clashes, Conflict, Resolve, Resolved, Version, parse_take};
 use crate::history::kebab;
 use crate::reading::{bytes_of, parse_path, text_of};
+use crate::room::Room;
 use crate::status::ApiError;
 use crate::types::{Page, show_time};
 
@@ -32,13 +33,10 @@ use crate::types::{Page, show_time};
 const CONTENT_ID_BYTES_MAX: u64 = 8 << 30;
 
 /// Most clashes that are told.
-const CLASHES_MAX: usize = 10_000;
+pub(crate) const CLASHES_MAX: usize = 10_000;
 
 /// Clashes that are told unless the caller says otherwise.
 const CLASHES_DEFAULT: usize = 1000;
-
-/// About how large a page may be, in bytes: a path can have 64 KiB, and an item a dozen.
-const PAGE_BYTES_MAX: usize = 4 << 20;
 
 /// Conflicts that are read at a time.
 const LISTED_MAX: usize = 32;
@@ -134,7 +132,7 @@ async fn of_session(
             "a session has no versions: ask its workspace",
         ));
     }
-    let session = super::sessions::usable(&state, tenant, session_id(&session)?).await?;
+    let session = super::sessions::usable(&state, tenant, &session).await?;
     let (after, limit) = position(&part)?;
     let workspace = state.store.workspace(session.record.workspace).await?;
     let mut reader = Reader::new(&state, tenant, workspace).await?;
@@ -155,11 +153,11 @@ async fn resolve(
         (None, Some(id)) => Which::Id(parse_id(id).ok_or_else(no_id)?),
         _ => return Err(ApiError::invalid("give either a path or an id")),
     };
-    let session = super::sessions::usable(&state, tenant, session_id(&session)?).await?;
+    let session = super::sessions::usable(&state, tenant, &session).await?;
     let gateway = Arc::clone(&state.counted.gateway);
     let id = session.id;
     let work = async move { Ok(gateway.resolve_conflict(tenant, id, which, take).await?) };
-    let resolved = state.to_end_with(work).await?;
+    let resolved = state.work.to_end(work).await?;
     Ok(Json(Resolved {
         id: show_id(&resolved.conflict.unresolved.id),
         kind: resolved.conflict.unresolved.conflict.kind.word().to_owned(),
@@ -177,10 +175,10 @@ async fn clashes(
 ) -> Result<Json<Clashes>, ApiError> {
     let with = asked.with.as_deref();
     let with = with.ok_or_else(|| ApiError::invalid("with which session? Give ?with=ID"))?;
-    let one = super::sessions::usable(&state, tenant, session_id(&session)?).await?;
-    let two = super::sessions::usable(&state, tenant, session_id(with)?).await?;
+    let one = super::sessions::usable(&state, tenant, &session).await?;
+    let two = super::sessions::usable(&state, tenant, with).await?;
     let gateway = Arc::clone(&state.counted.gateway);
-    let limit = asked.limit.unwrap_or(CLASHES_DEFAULT).clamp(1, CLASHES_MAX);
+    let limit = told_limit("limit", asked.limit, (CLASHES_DEFAULT, CLASHES_MAX))?.max(1);
     let skipped = match asked.after.as_deref() {
         Some(after) => after.parse::<usize>().map_err(|_| not_a_position())?,
         None => 0,
@@ -270,16 +268,16 @@ impl<'a> Reader<'a> {
         mut after: Option<ConflictId>,
         limit: usize,
     ) -> Result<Page<Conflict>, ApiError> {
-        let (mut items, mut budget) = (Vec::new(), Budget::default());
+        let (mut items, mut room) = (Vec::new(), Room::default());
         loop {
             let wanted = (limit - items.len()).min(LISTED_MAX);
             let (listed, is_more) = self.listed(of, after, wanted).await?;
             let last = listed.len();
             for (at, (unresolved, located)) in listed.into_iter().enumerate() {
                 let item = self.describe(&unresolved, &located).await?;
-                budget.spend(&item);
+                room.put(&item);
                 items.push(item);
-                let is_full = budget.is_spent(self) || items.len() == limit;
+                let is_full = self.is_full(room) || items.len() == limit;
                 if is_full && (is_more || at + 1 < last) {
                     let next = Some(show_id(&unresolved.id));
                     return Ok(Page { items, next });
@@ -292,6 +290,11 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Whether a page gets nothing more.
+    fn is_full(&self, room: Room) -> bool {
+        room.is_full() || self.named_bytes >= NAMED_BYTES_MAX
+    }
+
     /// What two sessions would clash on, without the first that are `skipped`.
     async fn clashes(
         &mut self,
@@ -299,7 +302,7 @@ impl<'a> Reader<'a> {
         skipped: usize,
         limit: usize,
     ) -> Result<Clashes, ApiError> {
-        let (mut items, mut budget) = (Vec::new(), Budget::default());
+        let (mut items, mut room) = (Vec::new(), Room::default());
         let mut rest = found.conflicts.iter().skip(skipped);
         for conflict in rest.by_ref() {
             let [base, one, two] = self.versions(conflict).await?;
@@ -312,9 +315,9 @@ impl<'a> Reader<'a> {
                 one,
                 two,
             };
-            budget.spend(&item);
+            room.put(&item);
             items.push(item);
-            if budget.is_spent(self) || items.len() == limit {
+            if self.is_full(room) || items.len() == limit {
                 break;
             }
         }
@@ -323,7 +326,6 @@ impl<'a> Reader<'a> {
             base: found.base.map(|base| base.to_string()),
             next: more.then(|| (skipped + items.len()).to_string()),
             items,
-            more,
         })
     }
 
@@ -450,24 +452,6 @@ fn position(part: &Part) -> Result<(Option<ConflictId>, usize), ApiError> {
     let after = after.map(|text| parse_id(text).ok_or_else(not_a_position));
     let limit = page_limit(part.limit);
     Ok((after.transpose()?, limit))
-}
-
-/// What a page of conflicts may be.
-#[derive(Debug, Default)]
-struct Budget {
-    /// Bytes of what it has.
-    bytes: usize,
-}
-
-impl Budget {
-    fn spend(&mut self, item: &impl Serialize) {
-        let size = serde_json::to_vec(item).map_or(0, |text| text.len());
-        self.bytes = self.bytes.saturating_add(size);
-    }
-
-    fn is_spent(&self, reader: &Reader<'_>) -> bool {
-        self.bytes >= PAGE_BYTES_MAX || reader.named_bytes >= NAMED_BYTES_MAX
-    }
 }
 
 fn root_of(commit: &CommitInfo) -> Root {

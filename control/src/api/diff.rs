@@ -14,10 +14,11 @@ use serde::de::IgnoredAny;
 use utoipa::ToSchema;
 
 use super::ApiState;
-use super::input::{Parameters, Place, Tenant, session_id};
+use super::input::{Parameters, Place, Tenant, session_id, told_limit};
 use super::patch::Patches;
 use super::paths::Bytes;
 use crate::history::{Change, Diff, Stat};
+use crate::room::Room;
 use crate::status::ApiError;
 
 /// Most changes that a comparison tells.
@@ -31,9 +32,6 @@ const LOOKED_AT_MAX: u64 = 200_000;
 
 /// Most changes that are counted.
 const COUNTED_MAX: u64 = 1_000_000;
-
-/// About how large an answer may be without its texts, in bytes.
-const ANSWER_BYTES_MAX: usize = 4 << 20;
 
 /// What a change takes in an answer beside its paths, about.
 const CHANGE_BYTES: usize = 300;
@@ -114,7 +112,7 @@ pub(super) async fn diff(
         (None, None) => Side::nothing(),
     };
     let versions = state.counted.gateway.versions(tenant, &workspace).await?;
-    let limit = wanted.limit.unwrap_or(CHANGES_DEFAULT).min(CHANGES_MAX);
+    let limit = told_limit("limit", wanted.limit, (CHANGES_DEFAULT, CHANGES_MAX))?;
     let sides = Sides {
         old: versions.snapshot(from.root),
         new: versions.snapshot(to.root),
@@ -153,7 +151,7 @@ async fn newer(
     if wanted.to.is_some() {
         return Err(ApiError::invalid("say a session or to, not both"));
     }
-    let id = session_id(session)?;
+    let id = session_id(state, tenant, session).await?;
     let found = state.store.session(tenant, id).await?;
     if found.record.workspace != workspace.id {
         let what = format!("session {id} in this workspace");
@@ -188,7 +186,7 @@ pub(super) async fn changes_of(
         versions,
         top: Vec::new(),
     };
-    let changes = sides.changes(limit.min(CHANGES_MAX), false);
+    let changes = sides.changes(limit, false);
     state.work.reading(changes).await
 }
 
@@ -219,7 +217,7 @@ impl Sides {
     ) -> Result<(Vec<Change>, bool), ApiError> {
         let mut comparison = self.compare();
         let mut patches = with_text.then(|| Patches::new(&self.versions, &self.old, &self.new));
-        let (mut items, mut size) = (Vec::new(), 0);
+        let (mut items, mut room) = (Vec::new(), Room::default());
         for _ in 0..LOOKED_AT_MAX {
             let Some(change) = comparison.next().await? else {
                 return Ok((items, false));
@@ -227,11 +225,12 @@ impl Sides {
             if !self.is_within(&change) {
                 continue;
             }
-            if items.len() >= limit || size >= ANSWER_BYTES_MAX {
+            if items.len() >= limit || room.is_full() {
                 return Ok((items, true));
             }
             let old_path = change.old_path.as_ref().map_or(0, Vec::len);
-            size += CHANGE_BYTES + 4 * (change.path.len() + old_path);
+            // Without its text, which has a bound of its own.
+            room.add(CHANGE_BYTES + 4 * (change.path.len() + old_path));
             let patch = match &mut patches {
                 Some(patches) => match patches.of(&change).await? {
                     Some(patch) => Some(patch),

@@ -18,17 +18,17 @@ use utoipa::ToSchema;
 use super::ApiState;
 use super::calls::Keyed;
 use super::describe::{Created, Either, NoContent};
-use super::diff::changes_of;
+use super::diff::{CHANGES_MAX, changes_of};
 use super::input::{
     Body, Parameters, Part, Place, Tenant, next_after, not_a_position, page_limit, session_id,
-    workspace_id,
+    told_limit, workspace_id,
 };
 use super::lineage::{self, PathLog};
 use super::paths::Bytes;
 use crate::conflicts::PublishAnswer;
 use crate::history::{
-    Checkpoint, Checkpointed, Commit, CreateRef, Operation, Publish, Published, Ref, Shown, Undo,
-    parse_policy, shorten,
+    Checkpoint, Checkpointed, Commit, CreateRef, Operation, PUBLISH_POLICY, Publish, Published,
+    Ref, Shown, Undo, parse_policy, shorten,
 };
 use crate::reading::PathCommit;
 use crate::status::ApiError;
@@ -76,7 +76,7 @@ pub(super) async fn checkpoint(
     Place(session): Place<String>,
     Body(asked): Body<Checkpoint>,
 ) -> Result<Created<Checkpointed>, ApiError> {
-    let id = session_id(&session)?;
+    let id = session_id(&state, tenant, &session).await?;
     let gateway = Arc::clone(&state.counted.gateway);
     let answer = |done: &nfs_gateway::Checkpoint| Checkpointed {
         commit: done.commit.clone().into(),
@@ -87,7 +87,7 @@ pub(super) async fn checkpoint(
         let done = gateway.checkpoint_for(call, tenant, id, asked.into());
         Ok(done.await?)
     };
-    let done = state.to_end_with(work).await?;
+    let done = state.work.to_end(work).await?;
     Ok(Created(answer(&done)))
 }
 
@@ -98,8 +98,9 @@ pub(super) async fn publish(
     Place(session): Place<String>,
     Body(asked): Body<Publish>,
 ) -> Result<Json<PublishAnswer>, ApiError> {
-    let id = session_id(&session)?;
-    let policy = parse_policy(asked.policy.as_deref()).map_err(ApiError::invalid)?;
+    let id = session_id(&state, tenant, &session).await?;
+    let policy = parse_policy(asked.policy.as_deref().unwrap_or(PUBLISH_POLICY))
+        .map_err(ApiError::invalid)?;
     let branch = asked.branch.as_deref().map(ref_name).transpose()?;
     let gateway = Arc::clone(&state.counted.gateway);
     if asked.dry_run {
@@ -120,7 +121,7 @@ pub(super) async fn publish(
         let whole = (asked.about.into(), branch, policy);
         Ok(gateway.publish_for(call, tenant, id, whole).await?)
     };
-    let published = state.to_end_with(work).await?;
+    let published = state.work.to_end(work).await?;
     tracing::info!(
         session = %id, branch = published.branch.as_str(), head = %published.head,
         "session published"
@@ -141,9 +142,13 @@ pub(super) async fn log(
     } else {
         Walk::AllParents
     };
+    let session = match part.session.as_deref() {
+        Some(session) => Some(session_id(&state, tenant, session).await?),
+        None => None,
+    };
     let filter = LogFilter {
         agent: part.agent,
-        session: part.session.as_deref().map(session_id).transpose()?,
+        session,
         run: part.run,
     };
     let limit = page_limit(part.limit);
@@ -190,7 +195,8 @@ pub(super) async fn show(
     let version = asked.version.as_deref().unwrap_or("main");
     let commit = state.store.resolve_version(workspace.id, version).await?;
     let (mut changes, mut more_changes) = (None, false);
-    if let Some(limit) = asked.changes {
+    if asked.changes.is_some() {
+        let limit = told_limit("changes", asked.changes, (0, CHANGES_MAX))?;
         let found = changes_of(&state, tenant, &workspace, &commit, limit).await?;
         (changes, more_changes) = (Some(found.0), found.1);
     }
@@ -343,7 +349,7 @@ pub(super) async fn undo(
     let call = keyed.done::<()>();
     let gateway = Arc::clone(&state.counted.gateway);
     let work = async move { Ok(gateway.undo_for(call, tenant, workspace, operation).await?) };
-    state.to_end_with(work).await?;
+    state.work.to_end(work).await?;
     Ok(NoContent)
 }
 

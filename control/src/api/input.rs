@@ -8,14 +8,14 @@ use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::header;
 use axum::http::request::Parts;
 use base::{SessionId, TenantId, WorkspaceId};
-use metadata::store::StoreError;
+use metadata::store::{StoreError, names_a_session};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use utoipa::ToSchema;
 
 use super::ApiState;
 use crate::status::ApiError;
-use crate::types::{no_session, parse_session};
+use crate::types::no_session;
 
 /// Longest token that is looked up, in bytes.
 const TOKEN_BYTES_MAX: usize = 256;
@@ -137,6 +137,20 @@ pub(super) fn page_limit(asked: Option<usize>) -> usize {
     asked.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX)
 }
 
+/// How much an answer that comes in one part is to tell at most.
+pub(super) fn told_limit(
+    name: &str,
+    asked: Option<usize>,
+    (default, max): (usize, usize),
+) -> Result<usize, ApiError> {
+    match asked {
+        Some(asked) if asked > max => Err(ApiError::invalid(format!(
+            "{name} is {asked}: it is at most {max}"
+        ))),
+        asked => Ok(asked.unwrap_or(default)),
+    }
+}
+
 /// What the next part of a list begins after; `None` if this part, which was to have `limit`
 /// members, is the last.
 pub(super) fn next_after<T>(
@@ -160,7 +174,14 @@ pub(super) async fn workspace_id(
     Ok(state.store.workspace_by_name(tenant, name).await?.id)
 }
 
-/// A session's number as it stands in a path.
-pub(super) fn session_id(text: &str) -> Result<SessionId, ApiError> {
-    parse_session(text).ok_or_else(|| ApiError::invalid(no_session(text)))
+/// The session that a path or a query names, by all or the first digits of its id.
+pub(super) async fn session_id(
+    state: &ApiState,
+    tenant: TenantId,
+    text: &str,
+) -> Result<SessionId, ApiError> {
+    if !names_a_session(text) {
+        return Err(ApiError::invalid(no_session(text)));
+    }
+    Ok(state.store.session_by_digits(tenant, text).await?)
 }

@@ -43,7 +43,7 @@ enum Closing {
 }
 
 impl Lingering {
-    /// Whoever answers without reading all of a request sets `is_interrupted`.
+    /// `is_interrupted` is set when anything is read. Whoever has read all of a request takes it back.
     pub(super) fn new(
         stream: TcpStream,
         clock: Arc<dyn Clock>,
@@ -64,7 +64,13 @@ impl AsyncRead for Lingering {
         cx: &mut Context<'_>,
         to: &mut ReadBuf<'_>,
     ) -> Poll<Result<(), Error>> {
-        Pin::new(&mut self.stream).poll_read(cx, to)
+        let before = to.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, to);
+        if to.filled().len() > before {
+            // A request begins or goes on. Also hyper answers some before they are whole.
+            self.is_interrupted.store(true, Ordering::Relaxed);
+        }
+        read
     }
 }
 

@@ -31,6 +31,7 @@ mod work;
 mod workspaces;
 
 pub(crate) use calls::start_forgetting;
+pub(crate) use conflicts::CLASHES_MAX;
 pub(crate) use diff::CHANGES_MAX;
 pub(crate) use serving::Serving;
 
@@ -41,7 +42,6 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
 use base::{Clock, Rng, Tasks};
-use futures_util::future::BoxFuture;
 use metadata::store::{Store, StoreError};
 
 use crate::metrics::Counted;
@@ -116,23 +116,14 @@ impl ApiState {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// Runs `work` to its end, also if the caller goes away.
+    /// Runs `work` of the store to its end, also if the caller goes away.
     async fn to_end<T, F>(&self, work: F) -> Result<T, ApiError>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
-        self.to_end_with(async move { work.await.map_err(ApiError::from) })
-            .await
-    }
-
-    /// Like [`ApiState::to_end`], for work of more than the store.
-    fn to_end_with<T, F>(&self, work: F) -> BoxFuture<'_, Result<T, ApiError>>
-    where
-        T: Send + 'static,
-        F: Future<Output = Result<T, ApiError>> + Send + 'static,
-    {
-        self.work.to_end(work)
+        let work = async move { work.await.map_err(ApiError::from) };
+        self.work.to_end(work).await
     }
 }
 

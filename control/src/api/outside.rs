@@ -16,7 +16,7 @@ use super::describe::{Either, NoContent, Octets};
 use super::input::{Body, Parameters, Place, Tenant, session_id};
 use super::routes::{Routes, get, post};
 use super::sessions::usable;
-use crate::history::{parse_policy, shorten};
+use crate::history::{SYNC_POLICY, parse_policy, shorten};
 use crate::outside::{Acknowledge, Changed, Restore, Restored, Sync, Synced, path_bytes};
 use crate::reading::parse_path;
 use crate::status::ApiError;
@@ -71,7 +71,7 @@ async fn restore(
     Place(session): Place<String>,
     Body(asked): Body<Restore>,
 ) -> Result<Json<Restored>, ApiError> {
-    let id = usable(&state, tenant, session_id(&session)?).await?.id;
+    let id = usable(&state, tenant, &session).await?.id;
     let given = path_bytes(asked.paths, &asked.paths_bytes).map_err(ApiError::invalid)?;
     let mut paths = Vec::with_capacity(given.len());
     for path in &given {
@@ -84,7 +84,7 @@ async fn restore(
         let what = (asked.version.as_str(), paths.as_slice());
         Ok(gateway.restore_for(call, tenant, id, what).await?)
     };
-    let done = state.to_end_with(work).await?;
+    let done = state.work.to_end(work).await?;
     Ok(Json(answer(&done)))
 }
 
@@ -95,8 +95,9 @@ async fn sync(
     Place(session): Place<String>,
     Body(asked): Body<Sync>,
 ) -> Result<Json<Synced>, ApiError> {
-    let id = usable(&state, tenant, session_id(&session)?).await?.id;
-    let policy = parse_policy(asked.policy.as_deref()).map_err(ApiError::invalid)?;
+    let id = usable(&state, tenant, &session).await?.id;
+    let policy =
+        parse_policy(asked.policy.as_deref().unwrap_or(SYNC_POLICY)).map_err(ApiError::invalid)?;
     let attempt = if asked.dry_run {
         Attempt::Trial
     } else {
@@ -116,7 +117,7 @@ async fn sync(
     let work = async move { Ok(gateway.sync_for(call, tenant, id, how).await?) };
     let done = match attempt {
         Attempt::Trial => state.work.reading(work).await?,
-        Attempt::Real => state.to_end_with(work).await?,
+        Attempt::Real => state.work.to_end(work).await?,
     };
     Ok(Json(answer(&done)))
 }
@@ -127,7 +128,7 @@ async fn changed(
     Place(session): Place<String>,
     Parameters(form): Parameters<Form>,
 ) -> Result<Either<Json<Changed>, Octets>, ApiError> {
-    let id = session_id(&session)?;
+    let id = session_id(&state, tenant, &session).await?;
     let found = state.counted.gateway.changed(tenant, id).await?;
     if !form.raw {
         return Ok(Either::One(Json(Changed::from(found))));
@@ -143,7 +144,7 @@ async fn acknowledge(
     Place(session): Place<String>,
     Body(asked): Body<Acknowledge>,
 ) -> Result<NoContent, ApiError> {
-    let id = session_id(&session)?;
+    let id = session_id(&state, tenant, &session).await?;
     let gateway = Arc::clone(&state.counted.gateway);
     let work = async move {
         gateway

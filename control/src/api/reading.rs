@@ -26,6 +26,7 @@ use super::glob::Glob;
 use super::input::{Parameters, Place, Tenant, not_a_position, page_limit};
 use super::paths::{Bytes, resolve};
 use crate::reading::{Entry, escape_bytes, show_bytes, unescape_bytes};
+use crate::room::{ANSWER_BYTES, Room};
 use crate::status::ApiError;
 use crate::types::Page;
 
@@ -34,9 +35,6 @@ const LOOKED_AT_MAX: usize = 10_000;
 
 /// Most steps that a page compares names with a pattern.
 const STEPS_MAX: u64 = 4 << 20;
-
-/// About how large a page may be, in bytes.
-const PAGE_BYTES_MAX: usize = 4 << 20;
 
 /// What an entry takes in an answer beside its path, about.
 const ENTRY_BYTES: usize = 512;
@@ -164,7 +162,7 @@ impl Reading {
                 after.ok_or_else(not_a_position)?
             }
         };
-        let (mut found, mut size, mut next) = (Vec::new(), 0, None);
+        let (mut found, mut room, mut next) = (Vec::new(), Room::default(), None);
         for looked_at in 1..=LOOKED_AT_MAX {
             let Some(one) = finder.next().await? else {
                 break;
@@ -179,8 +177,8 @@ impl Reading {
                 }
                 continue;
             }
-            size += ENTRY_BYTES + 4 * one.path.len();
-            let is_last = is_last || found.len() + 1 == limit || size >= PAGE_BYTES_MAX;
+            room.add(ENTRY_BYTES + 4 * one.path.len());
+            let is_last = is_last || found.len() + 1 == limit || room.is_full();
             next = is_last.then(position);
             found.push((one.path, one.inode));
             if is_last {
@@ -249,7 +247,7 @@ pub(super) async fn entries(
     let after = after.map_err(|_| not_a_position())?;
     let limit = page_limit(wanted.limit);
     let limit = limit
-        .min(PAGE_BYTES_MAX / (ENTRY_BYTES + 4 * path.len()))
+        .min(ANSWER_BYTES / (ENTRY_BYTES + 4 * path.len()))
         .max(1);
     let snapshot = &reading.snapshot;
     let listing = snapshot

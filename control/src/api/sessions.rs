@@ -99,7 +99,7 @@ pub(super) async fn fork(
     let identity = asked.identity.as_deref().map(parse_identity).transpose();
     let identity = identity.map_err(ApiError::invalid)?;
     check_ttl(asked.ttl_seconds)?;
-    let source = usable(&state, tenant, session_id(&session)?).await?;
+    let source = usable(&state, tenant, &session).await?;
     let workspace = workspace_name(&state, source.record.workspace).await?;
     let answer = describe_opened(&state, workspace, asked.read_only);
     let call = keyed.call(StatusCode::CREATED, answer.clone());
@@ -112,7 +112,7 @@ pub(super) async fn fork(
     };
     let gateway = Arc::clone(&state.counted.gateway);
     let work = async move { Ok(gateway.fork_for(call, tenant, source.id, fork).await?) };
-    let opened = state.to_end_with(work).await?;
+    let opened = state.work.to_end(work).await?;
     tracing::info!(session = %source.id, fork = %opened.session.id, "session forked");
     Ok(Created(answer(&opened)))
 }
@@ -157,7 +157,10 @@ pub(super) async fn show(
     Tenant(tenant): Tenant,
     Place(session): Place<String>,
 ) -> Result<Json<Session>, ApiError> {
-    let info = state.store.session(tenant, session_id(&session)?).await?;
+    let info = state
+        .store
+        .session(tenant, session_id(&state, tenant, &session).await?)
+        .await?;
     let name = workspace_name(&state, info.record.workspace).await?;
     Ok(Json(Session::new(&info, name, state.clock.wall())))
 }
@@ -168,7 +171,7 @@ pub(super) async fn close(
     keyed: Keyed,
     Place(session): Place<String>,
 ) -> Result<NoContent, ApiError> {
-    let id = session_id(&session)?;
+    let id = session_id(&state, tenant, &session).await?;
     let store = state.store.for_call(keyed.done::<()>());
     let gateway = Arc::clone(&state.counted.gateway);
     let work = async move {
@@ -190,7 +193,7 @@ pub(super) async fn create_ticket(
 ) -> Result<Created<Mount>, ApiError> {
     check_ttl(asked.ttl_seconds)?;
     check_directory(&asked.directory)?;
-    let info = usable(&state, tenant, session_id(&session)?).await?;
+    let info = usable(&state, tenant, &session).await?;
     let kind = MountKind {
         read_only: asked.read_only || info.record.read_only,
         shared: asked.shared,
@@ -221,7 +224,10 @@ pub(super) async fn list_tickets(
     Tenant(tenant): Tenant,
     Place(session): Place<String>,
 ) -> Result<Json<Page<Ticket>>, ApiError> {
-    let found = state.store.tickets(tenant, session_id(&session)?).await?;
+    let found = state
+        .store
+        .tickets(tenant, session_id(&state, tenant, &session).await?)
+        .await?;
     let items = found.into_iter().map(describe_ticket).collect();
     Ok(Json(Page { items, next: None }))
 }
@@ -232,7 +238,7 @@ pub(super) async fn revoke_ticket(
     keyed: Keyed,
     Place((session, ticket)): Place<(String, String)>,
 ) -> Result<NoContent, ApiError> {
-    let id = session_id(&session)?;
+    let id = session_id(&state, tenant, &session).await?;
     let store = state.store.for_call(keyed.done::<()>());
     state
         .to_end(async move { store.revoke_ticket(tenant, id, &ticket).await })
@@ -240,12 +246,13 @@ pub(super) async fn revoke_ticket(
     Ok(NoContent)
 }
 
-/// The session, if it can still be mounted.
+/// The session that a text names, if it can still be mounted.
 pub(super) async fn usable(
     state: &ApiState,
     tenant: TenantId,
-    id: SessionId,
+    session: &str,
 ) -> Result<SessionInfo, ApiError> {
+    let id = session_id(state, tenant, session).await?;
     let info = state.store.session(tenant, id).await?;
     if info.is_expired(state.clock.wall()) {
         let what = format!("session {id}");

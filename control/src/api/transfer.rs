@@ -146,7 +146,7 @@ pub(super) async fn import(
             counts,
         })
     };
-    let imported = state.to_end_with(work).await?;
+    let imported = state.work.to_end(work).await?;
     Ok(Created(imported))
 }
 

@@ -1,14 +1,14 @@
 //! `holdfast bundle` and `unbundle`: history from one installation to another.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::io::{BufReader, BufWriter};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use super::holding::Holding;
-use super::pages::pages;
-use super::transfer::{beside, copy, put, put_in_place, why_broken};
+use super::pages::{pages, pages_until};
+use super::partial::Partial;
+use super::transfer::{begin, copy, put, why_broken};
 use super::{client, escape};
 use crate::bundle::{About, Commit as Bundled, Reader, Ref as BundledRef, Section, Writer};
 use crate::cli_transfer::{BundleArgs, UnbundleArgs};
@@ -17,7 +17,6 @@ use crate::failure::{Failure, FailureKind};
 use crate::files::Progress;
 use crate::history::{Checkpoint, Commit, CreateRef, Ref, short};
 use crate::output;
-use crate::tar;
 use crate::transfer::Imported;
 
 /// The pair that says which commit one was before it came in a bundle.
@@ -37,12 +36,27 @@ pub(super) fn history(
     workspace: &str,
     version: &str,
 ) -> Result<Vec<Commit>, Failure> {
+    history_beyond(client, workspace, version, |_| false)
+}
+
+/// The same, up to where nothing comes that is not known. Who knows a commit knows all that it comes
+/// from.
+pub(super) fn history_beyond(
+    client: &Client,
+    workspace: &str,
+    version: &str,
+    is_known: impl Fn(&str) -> bool,
+) -> Result<Vec<Commit>, Failure> {
     let path = format!(
         "/v1/workspaces/{}/log?version={}",
         escape(workspace),
         escape(version)
     );
-    pages(client, &path, usize::MAX)
+    // A log goes on with commits that were not told yet.
+    let mut commits: Vec<Commit> =
+        pages_until(client, &path, |next| next.split(',').all(&is_known))?;
+    commits.retain(|commit| !is_known(&commit.id));
+    Ok(commits)
 }
 
 pub(super) fn all_refs(client: &Client, workspace: &str) -> Result<Vec<Ref>, Failure> {
@@ -78,9 +92,8 @@ fn select(client: &Client, workspace: &str, range: &str) -> Result<Selection, Fa
                 known.insert(commit.id.clone(), commit);
             }
         }
-        for commit in history(client, workspace, to)? {
-            known.insert(commit.id.clone(), commit);
-        }
+        let more = history_beyond(client, workspace, to, |id| known.contains_key(id))?;
+        known.extend(more.into_iter().map(|commit| (commit.id.clone(), commit)));
         let named: Vec<Ref> = refs.into_iter().filter(|found| found.name == to).collect();
         if named.is_empty() {
             let message = format!(
@@ -93,9 +106,9 @@ fn select(client: &Client, workspace: &str, range: &str) -> Result<Selection, Fa
     };
     for found in &refs {
         if !known.contains_key(&found.commit) {
-            for commit in history(client, workspace, &found.commit)? {
-                known.insert(commit.id.clone(), commit);
-            }
+            let is_known = |id: &str| known.contains_key(id);
+            let more = history_beyond(client, workspace, &found.commit, is_known)?;
+            known.extend(more.into_iter().map(|commit| (commit.id.clone(), commit)));
         }
     }
     let origins = known
@@ -152,13 +165,10 @@ pub(super) fn bundle(args: BundleArgs, json: bool) -> Result<(), Failure> {
         );
         return Err(Failure::new(FailureKind::NotFound, message));
     }
-    let partial = beside(&args.file)?;
-    let written = write(&client, &args.workspace, &selection, &partial)
-        .and_then(|()| put_in_place(&partial, &args.file, args.force));
-    if let Err(failure) = written {
-        drop(std::fs::remove_file(&partial));
-        return Err(failure);
-    }
+    let (partial, file) = Partial::file(&args.file)?;
+    let to = (partial.path(), file);
+    let written = write(&client, &args.workspace, &selection, to);
+    partial.end(written, args.force)?;
     let bytes = std::fs::metadata(&args.file).map_or(0, |file| file.len());
     let (commits, refs) = (selection.commits.len(), selection.refs.len());
     if json {
@@ -176,16 +186,10 @@ fn write(
     client: &Client,
     workspace: &str,
     selection: &Selection,
-    partial: &Path,
+    (path, file): (&Path, File),
 ) -> Result<(), Failure> {
     let failed =
-        |error: std::io::Error| Failure::io(format_args!("write {}", partial.display()), &error);
-    let file = File::options()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(partial)
-        .map_err(failed)?;
+        |error: std::io::Error| Failure::io(format_args!("write {}", path.display()), &error);
     let mut writer = Writer::new(BufWriter::new(file)).map_err(failed)?;
     let first = |id: &String| selection.origins.get(id).unwrap_or(id).clone();
     let inside: BTreeSet<&String> = selection.commits.iter().map(|commit| &commit.id).collect();
@@ -321,11 +325,15 @@ pub(super) fn unbundle(args: UnbundleArgs, json: bool) -> Result<(), Failure> {
     let is_new = there.is_none();
     let there = there.unwrap_or_default();
     let mut known: HashMap<String, String> = HashMap::new();
+    let mut ids = HashSet::new();
     for found in &there {
-        if !known.values().any(|id| *id == found.commit) {
-            for commit in history(&client, workspace, &found.commit)? {
-                known.insert(origin(&commit).to_owned(), commit.id);
-            }
+        if ids.contains(&found.commit) {
+            continue;
+        }
+        let is_known = |id: &str| ids.contains(id);
+        for commit in history_beyond(&client, workspace, &found.commit, is_known)? {
+            ids.insert(commit.id.clone());
+            known.insert(origin(&commit).to_owned(), commit.id);
         }
     }
     let missing: Vec<&String> = (contents.about.needs.iter())
@@ -345,7 +353,7 @@ pub(super) fn unbundle(args: UnbundleArgs, json: bool) -> Result<(), Failure> {
     }
     let moving = moving(&contents, &there, &known);
     let tip = contents.commits.last().map(|commit| commit.id.as_str());
-    let mut holding = Holding::new(workspace, "`holdfast unbundle`", tip.unwrap_or_default());
+    let mut holding = Holding::new(workspace, "`holdfast unbundle`", tip.unwrap_or_default())?;
     let done = take(&client, &args, &moving, (&mut known, &mut holding)).and_then(|taken| {
         let refs = refs(&client, workspace, &contents.refs, &known)?;
         Ok((taken, refs))
@@ -430,7 +438,7 @@ fn take(
         let about = serde_json::to_string(&commit.about).unwrap_or_default();
         let (give, back) = std::sync::mpsc::sync_channel(1);
         let imported: Imported = client.upload(&call, move |to| {
-            put(to, &tar::about(&about))?;
+            begin(to, &about)?;
             let mut progress = Progress::new("sent");
             // Up to the end of the commit.
             while let Section::Piece(piece) = reader.next()? {
@@ -443,7 +451,7 @@ fn take(
         reader = back
             .try_recv()
             .map_err(|error| Failure::error(format_args!("read on: {error}")))?;
-        holding.add(client, &imported.commit)?;
+        holding.add(client, &imported)?;
         known.insert(commit.id.clone(), imported.commit.id);
         taken += 1;
     }
@@ -480,4 +488,45 @@ fn refs(
         }
     }
     Ok((in_place, left))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::told::Told;
+
+    /// Bug: the whole log was read once for each branch.
+    #[test]
+    fn what_is_known_is_not_read_again() {
+        let commit = |id: &str| {
+            serde_json::json!({
+                "id": id, "parents": [], "time": "", "message": "", "author": "", "agent": "",
+                "session": null, "run": "", "model": "", "tool_call": "", "pairs": {}, "tree": "",
+                "used_bytes": 0, "inodes": 0, "conflicts": 0, "files": [0, 0, 0], "bytes": [0, 0, 0],
+            })
+        };
+        let server = Told::new(move |call, _| {
+            let (items, next) = match call.rsplit_once("after=").map(|(_, after)| after) {
+                None => ([commit("e"), commit("d")], Some("c,b")),
+                Some("c%2Cb") => ([commit("c"), commit("b")], Some("a,a2")),
+                Some(_) => ([commit("a"), commit("a2")], None),
+            };
+            let page = serde_json::json!({ "items": items, "next": next });
+            (200, page.to_string())
+        });
+        let client = server.client();
+        let ids = |known: &[&str]| {
+            let is_known = |id: &str| known.contains(&id);
+            let commits = history_beyond(&client, "w", "main", is_known).unwrap();
+            commits
+                .into_iter()
+                .map(|commit| commit.id)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(ids(&[]), ["e", "d", "c", "b", "a", "a2"]);
+        // One of the two lines of work is known; then both are.
+        assert_eq!(ids(&["b", "a"]), ["e", "d", "c", "a2"]);
+        assert_eq!(ids(&["b", "c", "a", "a2"]), ["e", "d"]);
+        assert_eq!(server.heard().len(), 3 + 3 + 1);
+    }
 }

@@ -3,6 +3,7 @@
 use super::pages::pages;
 use super::session::path_of;
 use super::{client, escape};
+use crate::api::CLASHES_MAX;
 use crate::cli_conflicts::{BetweenArgs, ConflictsCommand, ListArgs, ResolveArgs};
 use crate::conflicts::{Clashes, Conflict, Planned, Resolve, Resolved, Version};
 use crate::failure::Failure;
@@ -117,6 +118,7 @@ fn between(args: &BetweenArgs, json: bool) -> Result<(), Failure> {
     path_of(&args.two, "")?;
     let client = client(&args.server)?;
     let ask = |after: &str, limit: usize| {
+        let limit = limit.min(CLASHES_MAX);
         let rest = format!("/clashes?with={}&limit={limit}{after}", escape(&args.two));
         client.get::<Clashes>(&path_of(&args.one, &rest)?)
     };
@@ -131,7 +133,7 @@ fn between(args: &BetweenArgs, json: bool) -> Result<(), Failure> {
             break;
         }
         found.items.append(&mut further.items);
-        (found.next, found.more) = (further.next, further.more);
+        found.next = further.next;
     }
     if json {
         return output::json(&found);
@@ -144,7 +146,7 @@ fn between(args: &BetweenArgs, json: bool) -> Result<(), Failure> {
         format!("{:<18} {path}", clash.kind)
     };
     let mut lines: Vec<String> = found.items.iter().map(line).collect();
-    if found.more {
+    if found.next.is_some() {
         lines.push("and more: --limit shows them".to_owned());
     }
     output::text(&lines.join("\n"))

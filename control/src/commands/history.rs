@@ -1,5 +1,6 @@
 //! `holdfast log`, `show`, `ref`, `op`, and what sessions do with history.
 
+use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
 
 use metadata::record::commit::MESSAGE_BYTES_MAX;
@@ -25,7 +26,7 @@ use crate::types::Session;
 impl TryFrom<AboutArgs> for Checkpoint {
     type Error = Failure;
 
-    /// Refuses a message that is longer than one can be. (Not while arguments are read: that would
+    /// Refuses a message that is longer than one can be, and a key that is said twice. (Not while arguments are read: that would
     /// repeat all of it.)
     fn try_from(args: AboutArgs) -> Result<Self, Failure> {
         let bytes = args.message.len();
@@ -33,12 +34,20 @@ impl TryFrom<AboutArgs> for Checkpoint {
             let why = format!("the message has {bytes} bytes: at most 32 KiB is kept, shorten it");
             return Err(Failure::new(FailureKind::Usage, why));
         }
+        let mut pairs = BTreeMap::new();
+        for (key, value) in args.pairs {
+            if pairs.contains_key(&key) {
+                let why = format!("--pair says {key:?} more than once: leave one out");
+                return Err(Failure::new(FailureKind::Usage, why));
+            }
+            pairs.insert(key, value);
+        }
         Ok(Self {
             message: args.message,
             author: args.author,
             model: args.model,
             tool_call: args.tool_call,
-            pairs: args.pairs.into_iter().collect(),
+            pairs,
         })
     }
 }

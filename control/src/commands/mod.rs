@@ -13,6 +13,7 @@ mod keys;
 mod mount;
 mod outside;
 mod pages;
+mod partial;
 mod reading;
 mod refresh;
 mod serve;

@@ -8,7 +8,7 @@ use rustix::mount::MountFlags;
 
 use super::client;
 use super::served;
-use super::session::{make_ticket, path_of};
+use super::session::{make_ticket, path_of, whole_id};
 use crate::cli;
 use crate::client::Client;
 use crate::failure::{Failure, FailureKind};
@@ -71,7 +71,7 @@ fn uses_helper(args: &cli::Mount) -> bool {
 /// The session to mount; one that is opened for it if a workspace is given.
 fn session(args: &cli::Mount, client: &Client) -> Result<String, Failure> {
     if let Some(session) = &args.session {
-        return Ok(session.clone());
+        return whole_id(client, session);
     }
     if let Some(workspace) = &args.workspace {
         let open = OpenSession {

@@ -1,5 +1,6 @@
 //! `holdfast session`.
 
+use metadata::store::{SESSION_DIGITS, names_a_session};
 use serde::Serialize;
 
 use super::pages::pages;
@@ -13,7 +14,6 @@ use crate::keeping::AddPin;
 use crate::output;
 use crate::types::{
     CreateTicket, ForkSession, Mount, OpenSession, OpenedSession, Session, no_session,
-    parse_session,
 };
 
 pub(super) fn run(command: SessionCommand, json: bool) -> Result<(), Failure> {
@@ -43,10 +43,21 @@ pub(super) fn run(command: SessionCommand, json: bool) -> Result<(), Failure> {
 ///
 /// What was typed is no session's id.
 pub(super) fn path_of(session: &str, rest: &str) -> Result<String, Failure> {
-    match parse_session(session) {
-        Some(_) => Ok(format!("/v1/sessions/{session}{rest}")),
-        None => Err(Failure::new(FailureKind::Usage, no_session(session))),
+    if names_a_session(session) {
+        return Ok(format!("/v1/sessions/{session}{rest}"));
     }
+    Err(Failure::new(FailureKind::Usage, no_session(session)))
+}
+
+/// The whole id of a session that is named by its first digits: for what is told, and for commands that
+/// call more than once.
+pub(super) fn whole_id(client: &Client, session: &str) -> Result<String, Failure> {
+    let path = path_of(session, "")?;
+    if session.len() == SESSION_DIGITS {
+        return Ok(session.to_owned());
+    }
+    let found: Session = client.get(&path)?;
+    Ok(found.id)
 }
 
 /// Asks for a ticket of a session.
@@ -73,49 +84,71 @@ struct Closed {
 
 /// Closes a session, when what it has was published or kept if that is asked for.
 fn close(args: CloseArgs, json: bool) -> Result<(), Failure> {
+    if !args.publish && !args.keep && !args.about.is_empty() {
+        let why = "a message, --author, --model, --tool-call and --pair are for a commit: add \
+                   --publish or --keep";
+        return Err(Failure::new(FailureKind::Usage, why));
+    }
+    let about = Checkpoint::try_from(args.about)?;
     let client = client(&args.server)?;
-    let path = path_of(&args.session, "")?;
+    let session = whole_id(&client, &args.session)?;
+    let path = path_of(&session, "")?;
     let mut done = Closed {
-        closed: args.session.clone(),
+        closed: session.clone(),
         published: None,
         kept: None,
     };
     let mut lines = Vec::new();
     if args.publish {
         let publish = Publish {
-            about: args.about.try_into()?,
+            about,
             branch: args.branch,
             policy: args.policy,
             dry_run: false,
         };
-        let published: Published = client.post(&path_of(&args.session, "/publish")?, &publish)?;
+        let published: Published = client.post(&path_of(&session, "/publish")?, &publish)?;
         lines.extend(history::published_lines(&published));
         done.published = Some(published);
     } else if args.keep {
-        let session: Session = client.get(&path)?;
-        let about = Checkpoint::try_from(args.about)?;
-        let made: Checkpointed = client.post(&path_of(&args.session, "/checkpoint")?, &about)?;
-        let pin = AddPin {
-            version: made.commit.id.clone(),
-            note: format!("session {} when it was closed", args.session),
-        };
-        let workspace = escape(&session.workspace);
-        client.post_for_nothing(&format!("/v1/workspaces/{workspace}/pins"), &pin)?;
-        lines.push(format!(
-            "commit {} has what it had, and is pinned",
-            made.commit.id
-        ));
-        done.kept = Some(made.commit);
-    } else if !args.about.message.is_empty() {
-        let why = "a message is for a commit: add --publish or --keep";
-        return Err(Failure::new(FailureKind::Usage, why));
+        let kept = keep(&client, &session, &about)?;
+        lines.push(format!("commit {} has what it had, and is pinned", kept.id));
+        done.kept = Some(kept);
     }
-    client.delete(&path)?;
+    let deleted = client.delete(&path);
+    deleted.map_err(|failure| after(failure, &lines))?;
     if json {
         return output::json(&done);
     }
-    lines.push(format!("session {} is closed", args.session));
+    lines.push(format!("session {session} is closed"));
     output::text(&lines.join("\n"))
+}
+
+/// Makes a commit of what a session has, and pins it.
+fn keep(client: &Client, session: &str, about: &Checkpoint) -> Result<Commit, Failure> {
+    let found: Session = client.get(&path_of(session, "")?)?;
+    let made: Checkpointed = client.post(&path_of(session, "/checkpoint")?, about)?;
+    let pin = AddPin {
+        version: made.commit.id.clone(),
+        note: format!("session {session} when it was closed"),
+    };
+    let workspace = escape(&found.workspace);
+    let pinned = client.post_for_nothing(&format!("/v1/workspaces/{workspace}/pins"), &pin);
+    pinned.map_err(|failure| {
+        let id = &made.commit.id;
+        let line = format!("commit {id} has what it has, and may not be pinned");
+        after(failure, &[line])
+    })?;
+    Ok(made.commit)
+}
+
+/// A failure that comes after something was done already.
+fn after(failure: Failure, done: &[String]) -> Failure {
+    if done.is_empty() {
+        return failure;
+    }
+    let done = done.join("; ");
+    let message = format!("{failure}; the session may still be open. Before that: {done}");
+    Failure::new(failure.kind, message)
 }
 
 fn open(args: OpenArgs, json: bool) -> Result<(), Failure> {
@@ -229,12 +262,101 @@ fn show(session: &Session, json: bool) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::told::Told;
+    use clap::Parser;
+
+    fn close_args(server: &Told, more: &[&str]) -> CloseArgs {
+        let args = [&["holdfast", "session", "close", "00000000000000ff"], more].concat();
+        let cli = crate::cli::Cli::try_parse_from(args).unwrap();
+        let crate::cli::Command::Session(SessionCommand::Close(mut args)) = cli.command else {
+            panic!("another command");
+        };
+        args.server = server.args();
+        args
+    }
+
+    #[test]
+    fn what_was_done_before_a_failure_is_told() {
+        let (id, workspace) = ("c".repeat(64), "w");
+        let commit = serde_json::json!({
+            "id": id, "parents": [], "time": "", "message": "", "author": "", "agent": "",
+            "session": null, "run": "", "model": "", "tool_call": "", "pairs": {}, "tree": "",
+            "used_bytes": 0, "inodes": 0, "conflicts": 0, "files": [0, 0, 0], "bytes": [0, 0, 0],
+        });
+        let published = serde_json::json!({
+            "commit": commit, "branch": "main", "head": id, "outcome": "fast-forward",
+            "conflicts": [], "operation": null,
+        });
+        let checkpoint = serde_json::json!({ "commit": commit, "is_new": true });
+        let session = serde_json::json!({
+            "id": "ff", "workspace": workspace, "state": "open", "read_only": false,
+            "identity": "passthrough", "commit": null, "branch": "main", "agent": "", "run": "",
+            "created": "", "expires": null, "used_bytes": 0, "inodes": 0,
+        });
+        for (how, refused, parts) in [
+            (
+                "--publish",
+                "DELETE",
+                &["branch main is at", "still be open"][..],
+            ),
+            (
+                "--keep",
+                "DELETE",
+                &[id.as_str(), "and is pinned", "still be open"],
+            ),
+            (
+                "--keep",
+                "POST /v1/workspaces/w/pins",
+                &[id.as_str(), "may not be pinned"],
+            ),
+        ] {
+            let answers = [&session, &published, &checkpoint].map(ToString::to_string);
+            let server = Told::new(move |call, _| match call {
+                call if call.starts_with(refused) => (503, r#"{"detail":"not now"}"#.into()),
+                call if call.starts_with("GET") => (200, answers[0].clone()),
+                call if call.ends_with("/publish") => (200, answers[1].clone()),
+                call if call.ends_with("/checkpoint") => (200, answers[2].clone()),
+                _ => (204, String::new()),
+            });
+            let failure = close(close_args(&server, &[how]), false).unwrap_err();
+            assert_eq!(failure.kind, FailureKind::Retry, "{failure}");
+            for part in parts {
+                assert!(failure.message.contains(part), "{how}: {failure}");
+            }
+            drop(server.heard());
+        }
+    }
+
+    #[test]
+    fn what_a_commit_says_is_refused_without_one() {
+        let server = Told::new(|_, _| (204, String::new()));
+        for more in [
+            &["-m", "text"][..],
+            &["--author", "ann"],
+            &["--model", "m"],
+            &["--tool-call", "t"],
+            &["--pair", "k=v"],
+        ] {
+            let refused = close(close_args(&server, more), false).unwrap_err();
+            assert_eq!(refused.kind, FailureKind::Usage, "{more:?}");
+            assert!(refused.message.contains("--publish or --keep"), "{refused}");
+        }
+        assert!(server.heard().is_empty());
+    }
 
     #[test]
     fn what_people_type_stays_one_part_of_the_address() {
         let path = path_of("00ff", "/tickets").unwrap();
         assert_eq!(path, "/v1/sessions/00ff/tickets");
-        for wrong in ["", "..", "../x?y", "+1", " 1", "00000000000000001"] {
+        for wrong in [
+            "",
+            "..",
+            "../x?y",
+            "+123",
+            " 123",
+            "0ff",
+            "00000000000000001",
+        ] {
             let refused = path_of(wrong, "").unwrap_err();
             assert_eq!(refused.kind, FailureKind::Usage, "{wrong}");
         }

@@ -4,18 +4,14 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
-
+use super::partial::Partial;
 use super::{client, escape};
 use crate::cli_transfer::{ExportArgs, ImportArgs};
 use crate::client::Client;
 use crate::failure::{Failure, FailureKind};
-use crate::files::{
-    Options, Packed, Progress, Unpacked, pack, remove_tree, shown_bytes, unpack, unreadable,
-};
+use crate::files::{Options, Packed, Progress, Unpacked, pack, shown_bytes, unpack, unreadable};
 use crate::history::{Checkpoint, short};
 use crate::output;
 use crate::tar::{self, Kind, Reader};
@@ -23,6 +19,10 @@ use crate::transfer::{Counts, Imported};
 
 /// Bytes copied at a time.
 const COPY_BYTES: usize = 256 * 1024;
+
+/// How far back an archive of `zstd --long` may refer, as a power of two of bytes: as far as zstd does
+/// at all. So much memory is needed to unpack it, if it is as long.
+const ZSTD_WINDOW_LOG_MAX: u32 = 31;
 
 /// How an archive is packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub(super) fn import(args: ImportArgs, json: bool) -> Result<(), Failure> {
     let (tell, told) = std::sync::mpsc::sync_channel(1);
     let imported: Imported = client.upload(&call, move |to| {
         let mut progress = Progress::new("sent");
-        put(to, &tar::about(&about))?;
+        begin(to, &about)?;
         let packed = if is_dir {
             pack(&path, to, &mut progress)?
         } else {
@@ -89,6 +89,18 @@ pub(super) fn import(args: ImportArgs, json: bool) -> Result<(), Failure> {
     output::text(&lines.join("\n"))
 }
 
+/// Sends what the commit is to say, at once: what comes after it may take its time.
+pub(super) fn begin(to: &mut dyn Write, about: &str) -> Result<(), Failure> {
+    put(to, &tar::about(about))?;
+    on_its_way(to)
+}
+
+/// Sends what was put so far. Whoever sends next to nothing is given up by the server.
+fn on_its_way(to: &mut dyn Write) -> Result<(), Failure> {
+    let sent = to.flush();
+    sent.map_err(|error| Failure::io("send the archive", &error))
+}
+
 /// Sends a part of an archive.
 pub(super) fn put(to: &mut dyn Write, bytes: &[u8]) -> Result<(), Failure> {
     let sent = to.write_all(bytes);
@@ -121,16 +133,24 @@ fn open(path: &Path) -> Result<File, Failure> {
 
 /// Sends an archive, unpacked if it is packed.
 fn send(path: &Path, to: &mut dyn Write, progress: &mut Progress) -> Result<(), Failure> {
+    if is_standard(path) {
+        return send_from(Box::new(std::io::stdin()), (path, true), to, progress);
+    }
+    send_from(Box::new(open(path)?), (path, false), to, progress)
+}
+
+/// If what is read comes slowly, each part is sent at once.
+fn send_from(
+    from: Box<dyn Read>,
+    (path, is_slow): (&Path, bool),
+    to: &mut dyn Write,
+    progress: &mut Progress,
+) -> Result<(), Failure> {
     let failed = |error: &std::io::Error| {
         Failure::io(
             format_args!("read {}, of which nothing was imported", path.display()),
             error,
         )
-    };
-    let from: Box<dyn Read> = if is_standard(path) {
-        Box::new(std::io::stdin())
-    } else {
-        Box::new(open(path)?)
     };
     let mut from = BufReader::with_capacity(COPY_BYTES, from);
     let begin = from.fill_buf().map_err(|error| failed(&error))?;
@@ -141,7 +161,10 @@ fn send(path: &Path, to: &mut dyn Write, progress: &mut Progress) -> Result<(), 
     } else if begin.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
         form = Form::Zstd;
         let decoder = zstd::stream::read::Decoder::with_buffer(from);
-        Box::new(decoder.map_err(|error| failed(&error))?)
+        let mut decoder = decoder.map_err(|error| failed(&error))?;
+        let bounded = decoder.window_log_max(ZSTD_WINDOW_LOG_MAX);
+        bounded.map_err(|error| failed(&error))?;
+        Box::new(decoder)
     } else {
         Box::new(from)
     };
@@ -158,6 +181,9 @@ fn send(path: &Path, to: &mut dyn Write, progress: &mut Progress) -> Result<(), 
             Err(error) => return Err(failed(&error)),
         };
         put(to, buffer.get(..read).unwrap_or_default())?;
+        if is_slow {
+            on_its_way(to)?;
+        }
         progress.add(read);
     }
 }
@@ -344,89 +370,27 @@ impl Target {
                 })
             }
             Self::New(dest) => {
-                let partial = beside(&dest)?;
-                let made = std::fs::DirBuilder::new().mode(0o700).create(&partial);
-                made.map_err(|error| {
-                    Failure::io(format_args!("make directory {}", partial.display()), &error)
-                })?;
-                let unpacked = unpack(from, &partial, options, &mut progress)
-                    .and_then(|unpacked| put_in_place(&partial, &dest, false).map(|()| unpacked));
-                unpacked.map_err(|failure| {
-                    // Nobody but us knows of it.
-                    let removed = remove_tree(&partial);
-                    nothing_made(failure, &dest, (&partial, removed))
-                })
+                let partial = Partial::directory(&dest, 0o700)?;
+                let unpacked = unpack(from, partial.path(), options, &mut progress);
+                partial.end(unpacked, false)
             }
             Self::Archive(dest, form) => {
-                let partial = beside(&dest)?;
-                let copied = archive(from, &partial, form, &mut progress)
-                    .and_then(|copied| put_in_place(&partial, &dest, force).map(|()| copied));
-                copied.map_err(|failure| {
-                    let removed = match std::fs::remove_file(&partial) {
-                        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-                        removed => removed,
-                    };
-                    nothing_made(failure, &dest, (&partial, removed))
-                })
+                let (partial, file) = Partial::file(&dest)?;
+                let copied = archive(from, (partial.path(), file), form, &mut progress);
+                partial.end(copied, force)
             }
         }
     }
 }
 
-/// A failure, and what is there after it.
-fn nothing_made(
-    failure: Failure,
-    dest: &Path,
-    (partial, removed): (&Path, std::io::Result<()>),
-) -> Failure {
-    let left = match removed {
-        Ok(()) => format!("{} stays as it was", dest.display()),
-        Err(error) => format!("{} is left over, remove it ({error})", partial.display()),
-    };
-    Failure::new(failure.kind, format_args!("{failure}; {left}"))
-}
-
-/// A name in the same directory, for what is not complete.
-pub(super) fn beside(dest: &Path) -> Result<PathBuf, Failure> {
-    let Some(name) = dest.file_name() else {
-        let message = format!("{} has no name: name a directory", dest.display());
-        return Err(Failure::new(FailureKind::Usage, message));
-    };
-    let mut partial = std::ffi::OsString::from(".");
-    partial.push(name);
-    partial.push(format!(".partial-{}", std::process::id()));
-    Ok(dest.with_file_name(partial))
-}
-
-pub(super) fn put_in_place(partial: &Path, dest: &Path, force: bool) -> Result<(), Failure> {
-    let flags = if force {
-        RenameFlags::empty()
-    } else {
-        RenameFlags::NOREPLACE
-    };
-    let renamed = renameat_with(CWD, partial, CWD, dest, flags);
-    renamed.map_err(|error| {
-        Failure::io(
-            format_args!("put {} in place", dest.display()),
-            &error.into(),
-        )
-    })
-}
-
 fn archive(
     from: &mut dyn Read,
-    partial: &Path,
+    (path, file): (&Path, File),
     form: Form,
     progress: &mut Progress,
 ) -> Result<Unpacked, Failure> {
     let failed =
-        |error: std::io::Error| Failure::io(format_args!("write {}", partial.display()), &error);
-    let file = File::options()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(partial)
-        .map_err(failed)?;
+        |error: std::io::Error| Failure::io(format_args!("write {}", path.display()), &error);
     let (file, copied) = match form {
         Form::Plain => {
             let mut to = file;
@@ -521,5 +485,88 @@ impl Read for Tee<'_> {
         }
         self.progress.add(read);
         Ok(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    /// What was written, and how much of it has been sent.
+    #[derive(Default)]
+    struct Sent {
+        bytes: Vec<u8>,
+        flushed: usize,
+    }
+
+    impl Write for Sent {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.bytes.extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            self.flushed = self.bytes.len();
+            Ok(())
+        }
+    }
+
+    fn sent_from(from: impl Read + 'static, to: &mut dyn Write) -> Result<(), Failure> {
+        let mut progress = Progress::new("sent");
+        send_from(Box::new(from), (Path::new("-"), true), to, &mut progress)
+    }
+
+    /// Bug: what came slowly was collected, and the server gave up the sender that sent nothing.
+    #[test]
+    fn what_comes_slowly_is_not_held_back() {
+        struct Shared(Rc<RefCell<Sent>>);
+        impl Write for Shared {
+            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+                self.0.borrow_mut().write(bytes)
+            }
+
+            fn flush(&mut self) -> std::io::Result<()> {
+                self.0.borrow_mut().flush()
+            }
+        }
+        /// Gives parts, and looks whether those before have been sent.
+        struct Slow(Rc<RefCell<Sent>>, usize);
+        impl Read for Slow {
+            fn read(&mut self, to: &mut [u8]) -> std::io::Result<usize> {
+                let sent = self.0.borrow();
+                assert_eq!(sent.flushed, sent.bytes.len());
+                assert_eq!(sent.flushed, 1000 * self.1);
+                if self.1 == 5 {
+                    return Ok(0);
+                }
+                self.1 += 1;
+                to[..1000].fill(7);
+                Ok(1000)
+            }
+        }
+        let sent = Rc::new(RefCell::new(Sent::default()));
+        sent_from(Slow(Rc::clone(&sent), 0), &mut Shared(Rc::clone(&sent))).unwrap();
+        assert_eq!(sent.borrow().bytes, [7; 5000]);
+        let mut first = Sent::default();
+        begin(&mut first, "{}").unwrap();
+        assert!(first.flushed == first.bytes.len() && first.flushed > 0);
+    }
+
+    /// Bug: an archive of `zstd --long=31` was called damaged.
+    #[test]
+    fn archives_that_refer_far_back_are_taken() {
+        let mut packed = vec![0x28, 0xb5, 0x2f, 0xfd, 0x00];
+        // A window of 2^31 bytes; one block, the last, of five bytes as they are.
+        packed.push((31 - 10) << 3);
+        packed.extend([5 << 3 | 1, 0, 0]);
+        packed.extend(b"bytes");
+        let mut sent = Sent::default();
+        sent_from(std::io::Cursor::new(packed.clone()), &mut sent).unwrap();
+        assert_eq!(sent.bytes, b"bytes");
+        packed.pop();
+        let failure = sent_from(std::io::Cursor::new(packed), &mut sent).unwrap_err();
+        assert!(failure.message.contains("cut off"), "{failure}");
     }
 }

@@ -56,8 +56,11 @@ pub(crate) fn pack(
     let mut levels = Levels::new(root, level).map_err(|error| failed("read", dir, error))?;
     while let Some(level) = levels.last_mut() {
         let Some(name) = level.names.next() else {
-            // One that is somewhere else now was moved.
-            levels.pop().map_err(|_| packer.changed())?;
+            levels.pop().map_err(|error| match error {
+                // It is somewhere else now.
+                Errno::STALE => packer.changed(),
+                error => packer.failed("read what is above", error),
+            })?;
             continue;
         };
         packer.path.truncate(level.path);
@@ -324,4 +327,45 @@ fn extents(fd: &OwnedFd, stat: &Stat, size: u64) -> Result<Vec<Extent>, Errno> {
         at = end;
     }
     Ok(extents)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    use crate::files::tests::kept_out;
+
+    /// Changes the mode of a directory as soon as a file in it is written.
+    struct Shuts<'a>(&'a Path);
+
+    impl Write for Shuts<'_> {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            if bytes.windows(6).any(|part| part == b"bottom") {
+                fs::set_permissions(self.0, Permissions::from_mode(0o000))?;
+            }
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Bug: whatever failed on the way up was told as a change by somebody else, to be tried again.
+    #[test]
+    fn what_may_not_be_read_any_more_is_not_said_to_have_changed() {
+        let place = tempfile::tempdir().unwrap();
+        let top = place.path().join("d");
+        let deep = place.path().join("d/".repeat(100));
+        fs::create_dir_all(&deep).unwrap();
+        fs::write(deep.join("bottom"), b"x").unwrap();
+        let failure = kept_out(|| {
+            let mut progress = Progress::new("packed");
+            pack(place.path(), &mut Shuts(&top), &mut progress).unwrap_err()
+        });
+        fs::set_permissions(&top, Permissions::from_mode(0o700)).unwrap();
+        assert_eq!(failure.kind, FailureKind::Denied, "{failure}");
+    }
 }

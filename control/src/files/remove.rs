@@ -1,11 +1,13 @@
 //! Removing a tree that was made here.
 
 use std::ffi::CString;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, fchmod, openat, statat, unlinkat};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, chmodat, fchmod, openat};
+use rustix::fs::{statat, unlinkat};
 use rustix::io::Errno;
+use rustix::path::Arg;
 
 use super::levels::{DIRECTORY, Levels};
 
@@ -23,14 +25,14 @@ struct Emptied {
 ///
 /// The system's; what is left is smaller than it was.
 pub(crate) fn remove_tree(dir: &Path) -> std::io::Result<()> {
-    let root = openat(CWD, dir, DIRECTORY, Mode::empty())?;
+    let root = open(CWD, dir)?;
     let root_of = |fd: &OwnedFd| emptied(fd, CString::default());
     let with = root_of(&root)?;
     let mut levels = Levels::new(root, with)?;
     loop {
         let next = levels.last_mut().and_then(|level| level.dirs.pop());
         if let (Some(name), Some(here)) = (next, levels.here()) {
-            let fd = openat(here, name.as_c_str(), DIRECTORY, Mode::empty())?;
+            let fd = open(here, name.as_c_str())?;
             let with = emptied(&fd, name)?;
             levels.push(fd, with)?;
             continue;
@@ -43,6 +45,20 @@ pub(crate) fn remove_tree(dir: &Path) -> std::io::Result<()> {
             _ => return std::fs::remove_dir(dir),
         }
     }
+}
+
+/// Opens a directory, also one of ours whose mode does not let us.
+fn open(dir: impl AsFd, name: impl Arg + Copy) -> Result<OwnedFd, Errno> {
+    match openat(&dir, name, DIRECTORY, Mode::empty()) {
+        Err(Errno::ACCESS) => {}
+        opened => return opened,
+    }
+    // The very directory and no link: without reading it that needs no permission.
+    let found = openat(&dir, name, DIRECTORY | OFlags::PATH, Mode::empty())?;
+    let path = format!("/proc/self/fd/{}", found.as_raw_fd());
+    let changed = chmodat(CWD, path, Mode::from_raw_mode(0o700), AtFlags::empty());
+    changed.map_err(|_| Errno::ACCESS)?;
+    openat(&found, ".", DIRECTORY, Mode::empty())
 }
 
 /// Removes all but directories from one.
@@ -78,7 +94,10 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
-    use rustix::fs::{OFlags, mkdirat};
+    use std::os::unix::fs::PermissionsExt;
+
+    use crate::files::tests::kept_out;
+    use rustix::fs::mkdirat;
 
     #[test]
     fn a_tree_deeper_than_a_stack_goes() {
@@ -102,5 +121,25 @@ mod tests {
         assert!(!tree.exists());
         assert_eq!(fs::read(outside.join("file")).unwrap(), b"stays");
         remove_tree(&tree).unwrap_err();
+    }
+
+    /// Bug: an export that failed could not be removed, as one directory had got its mode already.
+    #[test]
+    fn directories_that_nobody_may_read_go() {
+        let place = tempfile::tempdir().unwrap();
+        let (tree, outside) = (place.path().join("tree"), place.path().join("outside"));
+        fs::create_dir_all(tree.join("a/b/c")).unwrap();
+        fs::create_dir(&outside).unwrap();
+        fs::write(tree.join("a/b/c/file"), b"x").unwrap();
+        symlink(&outside, tree.join("a/b/link")).unwrap();
+        let set = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o000));
+        for path in ["a/b/c", "a/b", "a", ""] {
+            set(&tree.join(path)).unwrap();
+        }
+        set(&outside).unwrap();
+        kept_out(|| remove_tree(&tree)).unwrap();
+        assert!(!tree.exists());
+        let mode = fs::metadata(&outside).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0);
     }
 }

@@ -121,13 +121,11 @@ impl<R: Read> Reader<R> {
                 b'g' => {
                     let bytes = self.extension(raw.size)?;
                     let mut global = std::mem::take(&mut self.global);
-                    global.read(&bytes)?;
-                    // Of the archive, not of its members.
+                    self.ignored += global.read(&bytes)?;
+                    // Of the archive, not of its members. Further on nobody looks at it.
                     let about = global.about.take();
                     if is_first {
                         self.about = about;
-                    } else {
-                        self.ignored += u64::from(about.is_some());
                     }
                     self.global = global.clone();
                     records = global;

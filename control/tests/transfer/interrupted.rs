@@ -94,6 +94,39 @@ impl Upload {
     }
 }
 
+/// What a session stands on is kept by every policy: so each parent of an import that runs has one.
+#[test]
+fn each_parent_of_an_import_is_kept_while_it_runs() {
+    let (place, dir, server) = started();
+    let archive = place.path().join("a.tar");
+    let parents = ["one", "two", "three"].map(|branch| {
+        fs::write(&archive, tar(&[file(b"f", branch.as_bytes())])).unwrap();
+        let made = import(&dir, &archive, &["--branch", branch]);
+        made["commit"]["id"].as_str().unwrap().to_owned()
+    });
+    let mut wanted = parents.to_vec();
+    wanted.sort_unstable();
+    let upload = Upload::begin(&server, &format!("?parents={}", parents.join(",")));
+    loop {
+        let sessions = json(&["session", "ls"], &dir);
+        let staged = sessions.as_array().unwrap().iter();
+        let staged = staged.filter(|session| session["agent"] == "holdfast-import");
+        let mut kept: Vec<&str> = staged.map(|one| one["commit"].as_str().unwrap()).collect();
+        kept.sort_unstable();
+        if kept == wanted {
+            break;
+        }
+        std::thread::yield_now();
+    }
+    let answer = upload.end(&tar(&[file(b"f", b"merged")]));
+    assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
+    assert_eq!(sessions(&dir), 1);
+    let many = vec!["0".repeat(64); 17].join(",");
+    let answer = Upload::begin(&server, &format!("?parents={many}")).answer();
+    assert!(answer.contains("at most 16 parents"), "{answer}");
+    killed_is_sound(server, &dir);
+}
+
 #[test]
 fn a_killed_server_has_the_old_branch_and_no_damage() {
     let (place, dir, server) = started();

@@ -85,7 +85,8 @@ impl Merge<'_> {
         }
     }
 
-    /// Whether the side replaced what base has under a name by a new inode.
+    /// Whether the side replaced what base has under a name by a new inode. One that both sides have did
+    /// so only if it did on both.
     fn find_replaced(
         &mut self,
         side: Side,
@@ -95,21 +96,34 @@ impl Merge<'_> {
     ) -> Option<()> {
         let old = self.base_entry(dir, name)?;
         let new = self.side_entry(side, dir, name)?;
-        let changes = self.source.changes;
-        let shared = changes.of(side.other()).is_new(new.inode);
-        let replaced = changes.of(side).is_gone(old.inode)
-            && changes.of(side).is_new(new.inode)
-            && old.kind == new.kind
-            && !shared
-            && !self.identities.is_mapped(side, old.inode)
-            && !self.identities.knows(side, new.inode);
-        if replaced {
-            self.identities.map(side, new.inode, old.inode);
-            if new.kind == FileKind::Directory {
-                self.look_again(old.inode, &[old.inode, new.inode], tasks);
-            }
+        let is_shared = self.source.changes.of(side.other()).is_new(new.inode);
+        let sides = if is_shared {
+            let same = self.side_entry(side.other(), dir, name)?.inode == new.inode;
+            same.then_some(Side::BOTH.as_slice())?
+        } else {
+            std::slice::from_ref(&side)
+        };
+        if old.kind != new.kind || !sides.iter().all(|side| self.may_replace(*side, old, new)) {
+            return None;
+        }
+        for side in sides {
+            self.identities.map(*side, new.inode, old.inode);
+        }
+        if new.kind == FileKind::Directory {
+            self.look_again(old.inode, &[old.inode, new.inode], tasks);
         }
         Some(())
+    }
+
+    /// Whether on a side what base had went and something else came, and neither is known to be
+    /// another's old or new form, or to be one with what the other side made.
+    fn may_replace(&self, side: Side, old: Entry, new: Entry) -> bool {
+        let changes = self.source.changes.of(side);
+        changes.is_gone(old.inode)
+            && changes.is_new(new.inode)
+            && !self.identities.is_mapped(side, old.inode)
+            && !self.identities.knows(side, new.inode)
+            && !self.identities.is_mapped(side.other(), new.inode)
     }
 
     /// Whether both sides made the same under a name.

@@ -21,7 +21,8 @@ pub use lookup::{Found, Listing, list, list_head, list_with, lookup};
 pub use remove::{Removed, remove, rmdir};
 pub use rename::{Renamed, rename};
 pub use resolve::{
-    Home, Located, Refusal, Resolve, Take, locate, making_room, resolve, side_in_place, touched,
+    Home, Located, Refusal, Resolve, Take, at_path, locate, making_room, resolve, side_in_place,
+    touched,
 };
 pub use set_attributes::set_attributes;
 

@@ -177,12 +177,20 @@ pub fn making_room(conflict: &Conflict, take: Take) -> Option<(InodeId, Side)> {
     }
 }
 
-/// Finds where the objects of a conflict are now, also after renames.
+/// Finds where the objects of a conflict are now, also after renames. `None` if the image does not hold the
+/// conflict, or no longer.
 ///
 /// # Errors
 ///
 /// None but misses.
-pub fn locate(image: &mut Image, conflict: &Conflict) -> OpResult<Located> {
+pub fn locate(
+    image: &mut Image,
+    id: &ConflictId,
+    conflict: &Conflict,
+) -> OpResult<Option<Located>> {
+    if !image.has_conflict(id)? {
+        return Ok(None);
+    }
     let mut located = Located::default();
     if conflict.place.inode == InodeId::ROOT {
         located.path = Some(Vec::new());
@@ -194,7 +202,19 @@ pub fn locate(image: &mut Image, conflict: &Conflict) -> OpResult<Located> {
     {
         located.aside = path_of(image, &spot)?;
     }
-    Ok(located)
+    Ok(Some(located))
+}
+
+/// What is at a path from the root, without a slash in front; none if nothing is there.
+///
+/// # Errors
+///
+/// None but misses.
+pub fn at_path(image: &mut Image, path: &[u8]) -> OpResult<Option<InodeId>> {
+    if path.is_empty() {
+        return Ok(Some(InodeId::ROOT));
+    }
+    Ok(walk(image, path)?.and_then(|spot| spot.inode))
 }
 
 /// The paths that a resolution may change, as they are before it: those of its objects, those that

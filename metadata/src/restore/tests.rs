@@ -573,3 +573,29 @@ fn long_files_are_restored_part_by_part() {
         }
     });
 }
+
+/// Bug: what is held of a file was bounded by the number of its blocks, whatever is in them.
+#[test]
+fn long_values_are_restored_part_by_part() {
+    run(async {
+        const BLOCKS: usize = 40;
+        const BYTES: usize = 10_000;
+        let mut world = World::new();
+        let block = usize::try_from(BLOCK_BYTES).unwrap();
+        let fill = |number| format!("fill d/f {}+{BYTES}", number * block);
+        let fills: Vec<String> = (0..BLOCKS).map(fill).collect();
+        let script: Vec<&str> = fills.iter().map(String::as_str).collect();
+        world.script(&["mkdir d"]).await;
+        world.script(&script).await;
+        let old = world.freeze().await;
+        world.script(&["cut d/f 0"]).await;
+        let new = world.freeze().await;
+        let before = world.nodes.syncs();
+        let (root, _) = paths_of(&world, (new, old), &["d"]).await.unwrap();
+        let parts = usize::try_from(world.nodes.syncs() - before).unwrap();
+        let most = write::DELTA_BYTES_MAX + BYTES + 100;
+        assert!(parts >= BLOCKS * BYTES / most, "{parts}");
+        assert!(most / BYTES < write::DELTA_KEYS_MAX);
+        check_sound(&world, root, "d").await;
+    });
+}

@@ -18,13 +18,22 @@ use crate::tree::{Root, Scan, Tree};
 /// Keys and what they become.
 type Delta = BTreeMap<Bytes, Option<Bytes>>;
 
-/// Keys that are held before they are put into the tree: each is a value of some KiB at most.
+/// Keys that are held before they are put into the tree.
 #[cfg(not(test))]
 const DELTA_KEYS_MAX: usize = 16 * 1024;
 
 /// The same, so few that tests have many parts.
 #[cfg(test)]
 pub(super) const DELTA_KEYS_MAX: usize = 8;
+
+/// Bytes of keys and values that are held before they are put into the tree: the value of a block may have
+/// 32 KiB.
+#[cfg(not(test))]
+const DELTA_BYTES_MAX: usize = 16 << 20;
+
+/// The same, so few that tests have many parts.
+#[cfg(test)]
+pub(super) const DELTA_BYTES_MAX: usize = 16 << 10;
 
 /// Makes the tree `from` what the session is to be. It goes from one tree to the next, so that
 /// memory does not depend on how long the files are.
@@ -42,6 +51,7 @@ pub(super) async fn write(
         rules,
         touch,
         delta: Delta::new(),
+        delta_bytes: 0,
         lost: Places::new(),
         gained: Places::new(),
         kinds: BTreeMap::new(),
@@ -76,6 +86,8 @@ struct Writing<'a, T> {
     touch: T,
     /// What is to be put into it.
     delta: Delta,
+    /// About how many bytes that is.
+    delta_bytes: usize,
     /// Names that inodes lose.
     lost: Places,
     /// Names that inodes get, by the numbers that they have afterwards.
@@ -213,8 +225,7 @@ impl<T: FnMut(ChunkId) + Send> Writing<'_, T> {
             return false;
         }
         for (dir, name) in had {
-            self.delta
-                .insert(keys::link(inode, *dir, name).into(), None);
+            self.set(keys::link(inode, *dir, name).into(), None);
         }
         for (dir, name) in has.iter().skip(1) {
             self.put(keys::link(inode, *dir, name), Bytes::new());
@@ -262,7 +273,7 @@ impl<T: FnMut(ChunkId) + Send> Writing<'_, T> {
             if let Some(chunk) = chunk {
                 (self.touch)(chunk);
             }
-            self.delta.insert(keys::block(to, index).into(), has);
+            self.set(keys::block(to, index).into(), has);
             self.apply_if_much().await?;
         }
     }
@@ -270,7 +281,7 @@ impl<T: FnMut(ChunkId) + Send> Writing<'_, T> {
     async fn remove_all(&mut self, inode: InodeId) -> Result<(), RestoreError> {
         let mut scan = self.work.here.snapshot.all_of(inode);
         while let Some((key, _)) = scan.next().await? {
-            self.delta.insert(key, None);
+            self.set(key, None);
             self.apply_if_much().await?;
         }
         Ok(())
@@ -294,7 +305,7 @@ impl<T: FnMut(ChunkId) + Send> Writing<'_, T> {
                         kind,
                     };
                     let value = (sign > 0).then(|| entry.encode());
-                    self.delta.insert(key.into(), value);
+                    self.set(key.into(), value);
                     self.apply_if_much().await?;
                     let count = counts.entry(*dir).or_default();
                     count.0 += sign;
@@ -323,11 +334,16 @@ impl<T: FnMut(ChunkId) + Send> Writing<'_, T> {
     }
 
     fn put(&mut self, key: Vec<u8>, value: Bytes) {
-        self.delta.insert(key.into(), Some(value));
+        self.set(key.into(), Some(value));
+    }
+
+    fn set(&mut self, key: Bytes, value: Option<Bytes>) {
+        self.delta_bytes += key.len() + value.as_ref().map_or(0, Bytes::len);
+        self.delta.insert(key, value);
     }
 
     async fn apply_if_much(&mut self) -> Result<(), RestoreError> {
-        if self.delta.len() < DELTA_KEYS_MAX {
+        if self.delta.len() < DELTA_KEYS_MAX && self.delta_bytes < DELTA_BYTES_MAX {
             return Ok(());
         }
         self.apply().await
@@ -335,6 +351,7 @@ impl<T: FnMut(ChunkId) + Send> Writing<'_, T> {
 
     /// Puts into the tree what waits for it. What is read is read of the trees before.
     async fn apply(&mut self) -> Result<(), RestoreError> {
+        self.delta_bytes = 0;
         let delta = std::mem::take(&mut self.delta);
         if !delta.is_empty() {
             self.root = self.tree.apply(self.root, delta).await?.root;

@@ -3,7 +3,7 @@ mod deletion;
 use super::*;
 use crate::kv::memory::MemoryKv;
 use crate::record::session::Identity;
-use base::{ManualClock, Timestamp};
+use base::{ManualClock, SessionId, Timestamp, WorkspaceId};
 
 fn open(workspace: &str) -> OpenSession {
     OpenSession {
@@ -147,6 +147,51 @@ async fn a_session_lives_from_open_to_close() {
             .unwrap()
             .is_empty()
     );
+}
+
+#[tokio::test]
+async fn first_digits_name_a_session() {
+    let (store, _, kv) = store().await;
+    let mut txn = kv.begin();
+    // The first and last numbers of each workspace lie on both sides of what is looked for.
+    let spread = [0x1234_5678, 0x1234_5679, 0x1235_0000, 0xffff_ffff];
+    for (workspace, numbers) in [(1, [0, 1, 2, 0xabcd_0000]), (2, spread), (9, [5, 6, 7, 8])] {
+        for number in numbers {
+            let id = SessionId::new(number << 32 | workspace);
+            let key = keyspace::session_of(TenantId::DEFAULT, WorkspaceId::new(workspace), id);
+            txn.set(&key, &[]);
+        }
+    }
+    let foreign = SessionId::new(0xabcd_1111 << 32);
+    let key = keyspace::session_of(TenantId::new(7), WorkspaceId::new(3), foreign);
+    txn.set(&key, &[]);
+    txn.commit().await.unwrap();
+    let look = async |digits: &str| store.session_by_digits(TenantId::DEFAULT, digits).await;
+    for (digits, number) in [
+        ("abcd", 0xabcd_0000_0000_0001),
+        ("1235", 0x1235_0000_0000_0002),
+        ("12345679", 0x1234_5679_0000_0002),
+        ("FFFF", 0xffff_ffff_0000_0002),
+        ("0000000500000009", 0x0000_0005_0000_0009),
+        // Whoever gives all digits is not asked again.
+        ("1111111111111111", 0x1111_1111_1111_1111),
+    ] {
+        assert_eq!(look(digits).await, Ok(SessionId::new(number)), "{digits}");
+    }
+    let Err(StoreError::Ambiguous { candidates, .. }) = look("1234").await else {
+        panic!("one of two");
+    };
+    assert_eq!(candidates, ["1234567800000002", "1234567900000002"]);
+    // Of two workspaces.
+    assert!(matches!(
+        look("0000").await,
+        Err(StoreError::Ambiguous { .. })
+    ));
+    assert!(matches!(
+        look("4444").await,
+        Err(StoreError::NotFound { .. })
+    ));
+    assert!(matches!(look("123").await, Err(StoreError::Invalid { .. })));
 }
 
 #[tokio::test]

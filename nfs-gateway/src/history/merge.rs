@@ -83,7 +83,7 @@ impl Gateway {
     ) -> Result<Sides, HistoryError> {
         let (store, workspace) = (&self.store, scene.workspace);
         let ours = store.commit(workspace, head).await?;
-        let base = self.base_of(scene, Some(head), tip.on).await?;
+        let base = self.base_of(scene, tip.on, Some(head)).await?;
         let committed = tip.on.filter(|_| tip.is_committed);
         Ok(Sides {
             base: base.1,
@@ -104,20 +104,44 @@ impl Gateway {
         })
     }
 
-    /// What two versions came from: the newest of the best common ancestors of the commits they
-    /// stand on, or the empty image. Whatever has no commit began with an empty workspace.
+    /// What a session and another version came from: the newest of the best common ancestors of the
+    /// commits they stand on, or the empty image. Whatever has no commit began with an empty workspace.
+    /// A session that did not, and has no common ancestor with the other, is unrelated to it.
     pub(super) async fn base_of(
         &self,
         scene: &Scene,
-        one: Option<CommitId>,
-        two: Option<CommitId>,
+        session: Option<CommitId>,
+        other: Option<CommitId>,
     ) -> Result<(Option<CommitId>, Root), HistoryError> {
-        let bases = match (one, two) {
+        let bases = match (session, other) {
             (Some(one), Some(two)) => self.store.merge_bases(scene.workspace, one, two).await?,
             _ => Vec::new(),
         };
         let base = bases.first().copied();
+        if base.is_none() {
+            self.check_related(scene, session, other).await?;
+        }
         Ok((base, self.image_of(scene, base).await?))
+    }
+
+    /// Refuses a session that has no common ancestor with another version, unless it began with an
+    /// empty workspace, from which every version comes.
+    pub(super) async fn check_related(
+        &self,
+        scene: &Scene,
+        session: Option<CommitId>,
+        other: Option<CommitId>,
+    ) -> Result<(), HistoryError> {
+        let (Some(session), Some(other)) = (session, other) else {
+            return Ok(());
+        };
+        if self.store.began_empty(scene.workspace, session).await? {
+            return Ok(());
+        }
+        Err(HistoryError::Unrelated {
+            session: Box::new(session),
+            other: Box::new(other),
+        })
     }
 
     /// The image of a commit; the empty image without one.

@@ -118,9 +118,31 @@ pub enum HistoryError {
         /// The conflicts.
         conflicts: Carried,
     },
+    /// The session and what it is to be merged with have no common ancestor.
+    #[error(
+        "commit {session}, on which the session stands, and commit {other} have no common history, so \
+         there is no saying what either changed: publish to a branch of its own (`--branch NEW`), or \
+         bring the files over by hand, in a session of the other version"
+    )]
+    Unrelated {
+        /// What the session stands on.
+        session: Box<CommitId>,
+        /// What it is to be merged with.
+        other: Box<CommitId>,
+    },
     /// Another commit of the session was made while this one was.
     #[error("another commit of the session was made meanwhile: try again")]
     Overtaken,
+    /// It is not known whether the session's image was exchanged: the store has failed, or the session was
+    /// lost, before that was known.
+    #[error(
+        "the session may have been changed: it was if `holdfast op log` has operation {operation}; look \
+         before trying again"
+    )]
+    Unknown {
+        /// The entry that the operation log has if it was.
+        operation: OperationId,
+    },
     /// The branch moved each time.
     #[error("branch {branch:?} moves all the time; try again")]
     Busy {

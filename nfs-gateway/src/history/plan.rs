@@ -152,6 +152,9 @@ impl Gateway {
             theirs: self.snapshot(two).await?,
         };
         let (base, base_root) = self.base_of(&scene, on.0, on.1).await?;
+        if base.is_none() {
+            self.check_related(&scene, on.1, on.0).await?;
+        }
         let sides = Sides {
             base: base_root,
             roots,

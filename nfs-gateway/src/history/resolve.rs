@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use base::{Caller, SessionId, TenantId};
+use metadata::FsError;
 use metadata::compare::{Snapshot, SnapshotError};
-use metadata::conflicts::{ConflictId, PAGE_MAX, Unresolved};
+use metadata::conflicts::{ConflictId, PAGE_MAX, Unresolved, show_id};
 use metadata::image::NameHasher;
 use metadata::layers::ImageError;
 use metadata::merge::Side;
 use metadata::ops::{self, Context, Home, Located, Refusal, Resolve, Take};
-use metadata::record::conflict::{Conflict, ConflictKind};
+use metadata::record::conflict::{Conflict, ConflictKind, Place};
 use metadata::session::OwnError;
 use metadata::store::StoreError;
-use metadata::{FsError, OpError};
 
 use crate::gateway::Gateway;
 use crate::session::{ChangeError, Session};
@@ -87,9 +87,18 @@ pub enum ResolveError {
     /// The stores do not serve at present. Nothing was changed.
     #[error("the session cannot be changed at present; try again")]
     Unavailable,
-    /// The stores do not serve at present. It will be resolved, unless the server ends before.
-    #[error("it may have been resolved: look before trying again")]
-    Unknown,
+    /// The stores do not serve at present, or ceased to before it was known whether it was resolved. It
+    /// may have been, or will be, unless the server ends before.
+    #[error(
+        "conflict {} may have been resolved: look before trying again",
+        show_id(id)
+    )]
+    Unknown {
+        /// Which one.
+        id: ConflictId,
+        /// What kind of conflict it is.
+        kind: ConflictKind,
+    },
 }
 
 impl Gateway {
@@ -111,8 +120,54 @@ impl Gateway {
     ) -> Result<SessionConflicts, ResolveError> {
         // It is this tenant's, and open.
         self.store.session(tenant, session).await?;
+        for _ in 0..ATTEMPTS_MAX {
+            let session = self.session(session).await?;
+            match list(&session, after, limit).await {
+                // Lost meanwhile: whoever owns it now is asked.
+                Err(_) if session.is_lost() => self.forget(&session),
+                listed => return listed,
+            }
+        }
+        Err(ResolveError::Unavailable)
+    }
+
+    /// Where the objects of some conflicts of a session are now, of those that it still has.
+    ///
+    /// # Errors
+    ///
+    /// See [`ResolveError`].
+    ///
+    /// # Cancellation
+    ///
+    /// Safe to drop.
+    pub(crate) async fn locate_conflicts(
+        self: &Arc<Self>,
+        session: SessionId,
+        conflicts: &[Unresolved],
+    ) -> Result<Vec<ListedConflict>, ResolveError> {
         let session = self.session(session).await?;
-        list(&session, after, limit).await
+        let mut listed = Vec::with_capacity(conflicts.len());
+        for unresolved in conflicts {
+            listed.extend(locate(&session, unresolved.clone()).await?);
+        }
+        Ok(listed)
+    }
+
+    /// How many conflicts a session has.
+    ///
+    /// # Errors
+    ///
+    /// See [`ResolveError`].
+    ///
+    /// # Cancellation
+    ///
+    /// Safe to drop.
+    pub(crate) async fn count_conflicts(
+        self: &Arc<Self>,
+        session: SessionId,
+    ) -> Result<u64, ResolveError> {
+        let session = self.session(session).await?;
+        count(&session).await
     }
 
     /// Resolves a conflict of a session, as one change that is durable when this returns. Whoever
@@ -129,58 +184,26 @@ impl Gateway {
         self: &Arc<Self>,
         tenant: TenantId,
         id: SessionId,
-        mut which: Which,
+        which: Which,
         take: Take,
     ) -> Result<Resolved, ResolveError> {
         self.store.session(tenant, id).await?;
-        let caller = Caller::root();
-        let mut begun: Option<ListedConflict> = None;
+        let mut resolving = Resolving {
+            gateway: self,
+            tenant,
+            id,
+            which,
+            take,
+            begun: None,
+        };
         for _ in 0..ATTEMPTS_MAX {
-            let session = self.session(id).await?;
-            // So that what is found is in the image that is changed: none is exchanged meanwhile.
-            let _one_at_a_time = session.exchanging.lock().await;
-            let found = match (find(&session, &which).await, begun.take()) {
-                // The change was made, though the session was lost before that was known.
-                (Err(ResolveError::NotFound), Some(conflict)) => {
-                    return resolved(&session, conflict).await;
-                }
-                (found, _) => found?,
-            };
-            let conflict = &found.unresolved.conflict;
-            let asked = Resolve {
-                id: found.unresolved.id,
-                conflict,
-                take,
-                home: self.home(tenant, &session, conflict, take).await?,
-            };
-            which = Which::Id(asked.id);
-            let change = session.change_with(|image, now| {
-                let paths = ops::touched(image, &asked)?;
-                let caller = &caller;
-                let done = ops::resolve(image, Context { caller, now }, &asked)?;
-                Ok((done, paths))
-            });
-            match change.await {
-                Ok(Ok(())) => {
-                    tracing::info!(session = %id, kind = conflict.kind.word(), "conflict resolved");
-                    return resolved(&session, found).await;
-                }
-                Ok(Err(Refusal::NotThere)) => return Err(ResolveError::NotFound),
-                Ok(Err(refusal)) => return Err(ResolveError::Refused(refusal)),
-                Err(ChangeError::Lost { applied }) => {
-                    // Whoever owns it now is asked.
-                    self.forget(&session);
-                    begun = applied.then_some(found);
-                }
-                Err(ChangeError::Fs(error)) => return Err(ResolveError::Fs(error)),
-                Err(ChangeError::Unavailable) => return Err(ResolveError::Unavailable),
-                Err(ChangeError::Unknown) => return Err(ResolveError::Unknown),
+            match resolving.attempt().await {
+                Ok(Some(resolved)) => return Ok(resolved),
+                Ok(None) => {}
+                Err(error) => return Err(resolving.judged(error)),
             }
         }
-        Err(match begun {
-            Some(_) => ResolveError::Unknown,
-            None => ResolveError::Unavailable,
-        })
+        Err(resolving.judged(ResolveError::Unavailable))
     }
 
     /// Where the side that is taken has the object that makes room.
@@ -215,8 +238,107 @@ impl Gateway {
     }
 }
 
-/// A page of conflicts, with where their objects are.
+/// A conflict that is being resolved.
+struct Resolving<'a> {
+    gateway: &'a Arc<Gateway>,
+    tenant: TenantId,
+    id: SessionId,
+    which: Which,
+    take: Take,
+    /// An attempt was begun, and it is not known that it failed.
+    begun: Option<ListedConflict>,
+}
+
+impl Resolving<'_> {
+    /// Tries to resolve it. `None` if the session was lost meanwhile.
+    async fn attempt(&mut self) -> Result<Option<Resolved>, ResolveError> {
+        let gateway = self.gateway;
+        let session = gateway.session(self.id).await?;
+        // So that what is found is in the image that is changed: none is exchanged meanwhile.
+        let _one_at_a_time = session.exchanging.lock().await;
+        let found = match (find(&session, &self.which).await, &self.begun) {
+            (Err(_), _) if session.is_lost() => {
+                gateway.forget(&session);
+                return Ok(None);
+            }
+            // The change was made, though the session was lost before that was known.
+            (Err(ResolveError::NotFound), Some(conflict)) => {
+                return resolved(&session, conflict.clone()).await.map(Some);
+            }
+            (found, _) => found?,
+        };
+        // The session is ours: an attempt with an owner before would have been seen, or never will be.
+        self.begun = None;
+        let conflict = &found.unresolved.conflict;
+        let asked = Resolve {
+            id: found.unresolved.id,
+            conflict,
+            take: self.take,
+            home: gateway
+                .home(self.tenant, &session, conflict, self.take)
+                .await?,
+        };
+        self.which = Which::Id(asked.id);
+        let caller = Caller::root();
+        let change = session.change_with(|image, now| {
+            let paths = ops::touched(image, &asked)?;
+            let caller = &caller;
+            let done = ops::resolve(image, Context { caller, now }, &asked)?;
+            Ok((done, paths))
+        });
+        match change.await {
+            Ok(Ok(())) => {
+                let kind = conflict.kind.word();
+                tracing::info!(session = %self.id, kind, "conflict resolved");
+                self.begun = Some(found.clone());
+                resolved(&session, found).await.map(Some)
+            }
+            Ok(Err(Refusal::NotThere)) => Err(ResolveError::NotFound),
+            Ok(Err(refusal)) => Err(ResolveError::Refused(refusal)),
+            Err(ChangeError::Lost { applied }) => {
+                // Whoever owns it now is asked.
+                gateway.forget(&session);
+                self.begun = applied.then_some(found);
+                Ok(None)
+            }
+            Err(ChangeError::Fs(error)) => Err(ResolveError::Fs(error)),
+            Err(ChangeError::Unavailable) => Err(ResolveError::Unavailable),
+            Err(ChangeError::Unknown) => {
+                self.begun = Some(found);
+                Err(ResolveError::Unavailable)
+            }
+        }
+    }
+
+    /// What an error means: not that nothing was changed, if something may have been.
+    fn judged(&self, error: ResolveError) -> ResolveError {
+        match &self.begun {
+            None => error,
+            Some(begun) => ResolveError::Unknown {
+                id: begun.unresolved.id,
+                kind: begun.unresolved.conflict.kind,
+            },
+        }
+    }
+}
+
+/// A page of conflicts, with where their objects are: all of one image, and durable.
 async fn list(
+    session: &Arc<Session>,
+    after: Option<ConflictId>,
+    limit: usize,
+) -> Result<SessionConflicts, ResolveError> {
+    for _ in 0..ATTEMPTS_MAX {
+        let generation = session.generation();
+        let listed = list_once(session, after, limit).await;
+        if session.generation() == generation {
+            return listed;
+        }
+    }
+    Err(ResolveError::Unavailable)
+}
+
+async fn list_once(
     session: &Arc<Session>,
     after: Option<ConflictId>,
     limit: usize,
@@ -224,51 +346,71 @@ async fn list(
     let page = session.conflicts(after, limit).await?;
     let mut items = Vec::with_capacity(page.items.len());
     for unresolved in page.items {
-        items.push(locate(session, unresolved).await?);
+        items.extend(locate(session, unresolved).await?);
     }
     let more = page.more;
     Ok(SessionConflicts { items, more })
 }
 
-/// Looks for the objects of a conflict.
+/// Looks for the objects of a conflict. `None` if it has been resolved, in memory only so far.
 async fn locate(
     session: &Arc<Session>,
     unresolved: Unresolved,
-) -> Result<ListedConflict, ResolveError> {
-    let conflict = &unresolved.conflict;
-    let located = session
-        .peek_with(|image, _| ops::locate(image, conflict))
-        .await
-        .ok_or(ResolveError::Unavailable)?;
-    let located = located.map_err(|error| match error {
-        OpError::Fs(error) => ResolveError::Fs(error),
-        OpError::Miss(_) => ResolveError::Unavailable,
-    })?;
-    Ok(ListedConflict {
+) -> Result<Option<ListedConflict>, ResolveError> {
+    let (id, conflict) = (&unresolved.id, &unresolved.conflict);
+    let looked = session.look_with(|image, _| ops::locate(image, id, conflict));
+    let located = looked.await.map_err(of_look)?;
+    Ok(located.map(|located| ListedConflict {
         unresolved,
         located,
-    })
+    }))
 }
 
-/// The conflict that is meant.
+/// The conflict that is meant, in one image.
 async fn find(session: &Arc<Session>, which: &Which) -> Result<ListedConflict, ResolveError> {
-    match which {
-        Which::Id(id) => match session.conflict(*id).await? {
-            Some(unresolved) => locate(session, unresolved).await,
-            None => Err(ResolveError::NotFound),
-        },
-        Which::Path(path) => find_at(session, path).await,
+    for _ in 0..ATTEMPTS_MAX {
+        let generation = session.generation();
+        let found = match which {
+            Which::Id(id) => find_by_id(session, *id).await,
+            Which::Path(path) => find_at(session, path).await,
+        };
+        if session.generation() == generation {
+            return found;
+        }
     }
+    Err(ResolveError::Unavailable)
 }
 
-/// The conflict at a path, which can be said only when all have been located.
+async fn find_by_id(
+    session: &Arc<Session>,
+    id: ConflictId,
+) -> Result<ListedConflict, ResolveError> {
+    let unresolved = session.conflict(id).await?;
+    let unresolved = unresolved.ok_or(ResolveError::NotFound)?;
+    let located = locate(session, unresolved).await?;
+    located.ok_or(ResolveError::NotFound)
+}
+
+/// The conflict at a path. Only of those that may be there it is looked where they are.
 async fn find_at(session: &Arc<Session>, path: &[u8]) -> Result<ListedConflict, ResolveError> {
+    let there = session.look_with(|image, _| ops::at_path(image, path));
+    let there = there.await.map_err(of_look)?;
+    let may_be_there = |it: &Place| Some(it.inode) == there || it.path == path;
     let mut found: Vec<ListedConflict> = Vec::new();
     let mut after = None;
     loop {
-        let page = list(session, after, PAGE_MAX).await?;
-        after = page.items.last().map(|last| last.unresolved.id);
-        found.extend(page.items.into_iter().filter(|it| it.is_at(path)));
+        let page = session.conflicts(after, PAGE_MAX).await?;
+        after = page.items.last().map(|last| last.id);
+        for unresolved in page.items {
+            let (place, aside) = (&unresolved.conflict.place, &unresolved.conflict.aside);
+            if may_be_there(place) || aside.as_ref().is_some_and(may_be_there) {
+                found.extend(
+                    locate(session, unresolved)
+                        .await?
+                        .filter(|it| it.is_at(path)),
+                );
+            }
+        }
         if !page.more {
             break;
         }
@@ -286,13 +428,28 @@ async fn resolved(
     session: &Arc<Session>,
     conflict: ListedConflict,
 ) -> Result<Resolved, ResolveError> {
-    let (mut left, mut after) = (0, None);
+    let left = count(session).await?;
+    Ok(Resolved { conflict, left })
+}
+
+/// How many conflicts a session has.
+async fn count(session: &Session) -> Result<u64, ResolveError> {
+    let (mut count, mut after) = (0, None);
     loop {
         let page = session.conflicts(after, PAGE_MAX).await?;
         after = page.items.last().map(|last| last.id);
-        left += u64::try_from(page.items.len()).unwrap_or(u64::MAX);
+        count += u64::try_from(page.items.len()).unwrap_or(u64::MAX);
         if !page.more {
-            return Ok(Resolved { conflict, left });
+            return Ok(count);
+        }
+    }
+}
+
+fn of_look(error: ChangeError) -> ResolveError {
+    match error {
+        ChangeError::Fs(error) => ResolveError::Fs(error),
+        ChangeError::Lost { .. } | ChangeError::Unavailable | ChangeError::Unknown => {
+            ResolveError::Unavailable
         }
     }
 }

@@ -71,7 +71,7 @@ impl Gateway {
     ///
     /// # Errors
     ///
-    /// See [`HistoryError`]. Nothing was changed then.
+    /// See [`HistoryError`]. Nothing was changed then, but for `Unknown`.
     ///
     /// # Cancellation
     ///
@@ -111,7 +111,7 @@ impl Gateway {
     ///
     /// # Errors
     ///
-    /// See [`HistoryError`]. Nothing was changed then.
+    /// See [`HistoryError`]. Nothing was changed then, but for `Unknown`.
     ///
     /// # Cancellation
     ///
@@ -419,29 +419,49 @@ impl Restoring<'_> {
     }
 }
 
-impl Change for Restoring<'_> {
-    async fn prepare(&mut self, root: Root) -> Result<bool, HistoryError> {
+/// What an exchange needs but for the commit that has what it gives.
+struct Ready {
+    prepared: Prepared,
+    /// The commit that the session stands on.
+    stands: Option<CommitId>,
+    /// A commit that has what the session has.
+    before: CommitInfo,
+}
+
+impl Restoring<'_> {
+    /// Makes ready what the image with this root takes. `None` if it is as the version.
+    async fn ready(&mut self, root: Root) -> Result<Option<Ready>, HistoryError> {
         self.check_undone(root).await?;
         let prepared = self.prepared(root).await?;
-        let differs = prepared.root != root;
-        self.prepared = Some(prepared);
-        if differs {
-            let stands = self.gateway.record_of(self.scene).await?.commit;
-            self.keep(stands, root).await?;
+        self.prepared = Some(prepared.clone());
+        if prepared.root == root {
+            return Ok(None);
         }
-        Ok(differs)
+        let stands = self.gateway.record_of(self.scene).await?.commit;
+        let before = self.keep(stands, root).await?;
+        Ok(Some(Ready {
+            prepared,
+            stands,
+            before,
+        }))
+    }
+}
+
+impl Change for Restoring<'_> {
+    async fn prepare(&mut self, root: Root) -> Result<bool, HistoryError> {
+        Ok(self.ready(root).await?.is_some())
     }
 
     async fn make(&mut self, root: Root) -> Result<Option<Target>, HistoryError> {
-        if !self.prepare(root).await? {
-            return Ok(None);
-        }
-        let Some(prepared) = self.prepared.clone() else {
+        let Some(ready) = self.ready(root).await? else {
             return Ok(None);
         };
+        let Ready {
+            prepared,
+            stands,
+            before,
+        } = ready;
         let (gateway, scene) = (self.gateway, self.scene);
-        let stands = gateway.record_of(scene).await?.commit;
-        let before = self.keep(stands, root).await?;
         let after = if self.paths.is_empty() {
             self.to.id
         } else {

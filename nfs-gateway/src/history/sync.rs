@@ -77,9 +77,15 @@ struct Syncing<'a> {
     policy: Policy,
     attempt: Attempt,
     plan: Option<Plan>,
-    commit: Option<CommitId>,
-    done: Option<(CommitId, OperationId)>,
+    made: Option<Made>,
     call: Option<KeyedCall>,
+}
+
+/// An exchange that was made ready.
+struct Made {
+    before: CommitId,
+    after: CommitId,
+    operation: OperationId,
 }
 
 impl Gateway {
@@ -89,7 +95,7 @@ impl Gateway {
     ///
     /// # Errors
     ///
-    /// See [`HistoryError`]. Nothing was changed then.
+    /// See [`HistoryError`]. Nothing was changed then, but for `Unknown`.
     ///
     /// # Cancellation
     ///
@@ -128,21 +134,22 @@ impl Gateway {
             policy,
             attempt,
             plan: None,
-            commit: scene.session.record.commit,
-            done: None,
+            made: None,
             call,
         };
-        match attempt {
+        let happened = match attempt {
             Attempt::Trial => {
                 let root = self.snapshot(session).await?;
                 syncing.plan(root).await?;
+                false
             }
-            Attempt::Real => {
-                if self.exchange(session, &mut syncing).await? {
-                    tracing::info!(%session, branch = syncing.branch.as_str(), "session synced");
-                }
-            }
+            Attempt::Real => self.exchange(session, &mut syncing).await?,
+        };
+        if happened {
+            tracing::info!(%session, branch = syncing.branch.as_str(), "session synced");
         }
+        // What was made last may have been in vain.
+        let made = syncing.made.filter(|_| happened);
         let Some(plan) = syncing.plan else {
             let branch = syncing.branch.as_str().to_owned();
             return Err(HistoryError::Busy { branch });
@@ -151,8 +158,8 @@ impl Gateway {
             branch: syncing.branch,
             head: plan.head,
             outcome: plan.outcome,
-            commit: syncing.commit,
-            done: syncing.done,
+            commit: made.as_ref().map_or(plan.stands, |made| Some(made.after)),
+            done: made.map(|made| (made.before, made.operation)),
             conflicts: plan.conflicts,
             changed: plan.prepared.changed,
         })
@@ -324,14 +331,17 @@ impl Change for Syncing<'_> {
         let mut target = gateway
             .target(scene, plan.stands, &plan.prepared, commits)
             .await?;
-        self.commit = Some(after);
-        self.done = Some((before, target.exchange.operation));
+        self.made = Some(Made {
+            before,
+            after,
+            operation: target.exchange.operation,
+        });
         let synced = Synced {
             branch: self.branch.clone(),
             head: plan.head,
             outcome: plan.outcome,
-            commit: self.commit,
-            done: self.done,
+            commit: Some(after),
+            done: Some((before, target.exchange.operation)),
             conflicts: plan.conflicts,
             changed: plan.prepared.changed,
         };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use base::Timestamp;
 use metadata::conflicts::{self, ConflictId, ConflictPage, Unresolved};
-use metadata::image::Image;
+use metadata::image::{Image, Ran};
 use metadata::layers::ImageError;
 use metadata::record::changed::ChangedPaths;
 use metadata::{FsError, OpError, OpResult};
@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use super::Session;
 use super::exchange::Held;
 use super::slow::{LOADS_MAX, Stop};
+use super::state::State;
 
 /// Why a change was not made, or not seen to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,10 +120,32 @@ impl Session {
         if !self.wait_for_flush().await {
             return Err(ChangeError::Unavailable);
         }
+        self.until_durable(|| self.try_change(&operation)).await
+    }
+
+    /// Runs a reading operation, loading what it misses, and waits until all that it saw is durable.
+    ///
+    /// # Errors
+    ///
+    /// See [`ChangeError`]. `Fs(NoSpace)` may mean that what was seen has been set back.
+    ///
+    /// # Cancellation
+    ///
+    /// Safe to drop.
+    pub(crate) async fn look_with<T>(
+        self: &Arc<Self>,
+        operation: impl Fn(&mut Image, Timestamp) -> OpResult<T>,
+    ) -> Result<T, ChangeError> {
+        self.until_durable(|| self.try_look(&operation)).await
+    }
+
+    async fn until_durable<T>(
+        self: &Arc<Self>,
+        once: impl Fn() -> Result<Option<(OpResult<T>, Waits)>, ChangeError>,
+    ) -> Result<T, ChangeError> {
         let mut loading = self.loaders.enter().await;
         for _ in 0..LOADS_MAX {
-            let tried = self.try_change(&operation)?;
-            let Some((result, waits)) = tried else {
+            let Some((result, waits)) = once()? else {
                 // The image is being exchanged.
                 drop(loading.take());
                 if !self.wait_for_release().await {
@@ -170,15 +193,49 @@ impl Session {
             }
             value
         });
-        self.limit_memory(&mut state);
+        let waits = self.waits(&mut state, ran, result.is_ok());
+        Ok(Some((result, waits)))
+    }
+
+    /// Runs a reading operation once. `None` if the image is being exchanged.
+    fn try_look<T>(
+        self: &Arc<Self>,
+        operation: impl Fn(&mut Image, Timestamp) -> OpResult<T>,
+    ) -> Result<Option<(OpResult<T>, Waits)>, ChangeError> {
+        let now = self.shared.clock.wall();
+        let mut state = self.lock();
+        if state.lost {
+            return Err(ChangeError::Lost { applied: false });
+        }
+        if state.held == Held::Everything {
+            return Ok(None);
+        }
+        let (result, ran) = state.image.run(|image| operation(image, now));
+        let waits = self.waits(&mut state, ran, result.is_ok());
+        Ok(Some((result, waits)))
+    }
+
+    /// What there is to wait for after an operation that `is_done`.
+    fn waits(self: &Arc<Self>, state: &mut State, ran: Ran, is_done: bool) -> Waits {
+        self.limit_memory(state);
         let is_pending = ran.durable_after > state.image.durable();
-        let is_awaited = result.is_ok() && is_pending;
+        let is_awaited = is_done && is_pending;
         let until = is_awaited.then(|| state.waiting.add(ran.durable_after));
         if ran.changed || is_pending {
-            self.kick_flush(&mut state);
+            self.kick_flush(state);
         }
         let changed = ran.changed;
-        Ok(Some((result, Waits { changed, until })))
+        Waits { changed, until }
+    }
+
+    /// Whether the session is no longer held: whoever owns it now has to be asked.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lock().lost
+    }
+
+    /// Counts how often another image took the place of the one in memory.
+    pub(crate) fn generation(&self) -> u64 {
+        self.lock().generation
     }
 
     /// At most `limit` of the session's unresolved conflicts, those after `after`.

@@ -135,59 +135,108 @@ impl crate::gateway::Gateway {
         if !self.prepare(id, change).await? {
             return Ok(false);
         }
-        // The entry in the log of an attempt of which nothing was heard.
         let mut attempted = None;
+        let ended = self.exchange_in_attempts(id, change, &mut attempted).await;
+        match attempted {
+            Some(operation) => ended.map_err(|_| HistoryError::Unknown { operation }),
+            None => ended,
+        }
+    }
+
+    /// The same, once it is prepared. It is not known whether what is `attempted` when this ends has
+    /// happened: an entry of the operation log would tell.
+    async fn exchange_in_attempts(
+        self: &Arc<Self>,
+        id: SessionId,
+        change: &mut impl Change,
+        attempted: &mut Option<OperationId>,
+    ) -> Result<bool, HistoryError> {
         for _ in 0..ATTEMPTS_MAX {
-            let session = self.session(id).await.map_err(FreezeError::from)?;
-            let _one_at_a_time = session.exchanging.lock().await;
-            let Some(_holding) = session.hold().await else {
-                return Err(FreezeError::Unavailable.into());
-            };
-            // The session is ours: an attempt of an owner before has happened by now or never will.
-            if let Some(operation) = attempted.take()
-                && self.is_logged(&session, operation).await?
-            {
-                return Ok(true);
+            if let Some(ended) = self.exchange_once(id, change, attempted).await? {
+                return Ok(ended);
             }
-            if session.freeze().await?.is_none() {
-                self.forget(&session);
-                continue;
-            }
-            let Some(root) = session.fold(For::Sharing).await? else {
-                continue;
-            };
-            let Some(target) = change.make(root).await? else {
-                return Ok(false);
-            };
-            session.check_room(target.usage)?;
-            let operation = target.exchange.operation;
-            match session.exchange_now(target).await {
-                Some(Ok(())) => return Ok(true),
-                Some(Err(Unexchanged::NoSpace)) => return Err(FreezeError::NoSpace.into()),
-                // Judged anew: a commit may have been made meanwhile.
-                Some(Err(Unexchanged::Moved)) => {}
-                Some(Err(Unexchanged::Gone)) => {
-                    let why = "a commit that is needed for it was removed meanwhile: try again";
-                    let why = why.to_owned();
-                    return Err(HistoryError::Refused { why });
-                }
-                None => {
-                    attempted = Some(operation);
-                    self.forget(&session);
-                }
-            }
+        }
+        let session = self.session(id).await.map_err(FreezeError::from)?;
+        if self.has_happened(&session, attempted).await? {
+            return Ok(true);
         }
         Err(FreezeError::Unavailable.into())
     }
 
+    /// Tries to exchange it. `None` if it has to be tried again.
+    async fn exchange_once(
+        self: &Arc<Self>,
+        id: SessionId,
+        change: &mut impl Change,
+        attempted: &mut Option<OperationId>,
+    ) -> Result<Option<bool>, HistoryError> {
+        let session = self.session(id).await.map_err(FreezeError::from)?;
+        let _one_at_a_time = session.exchanging.lock().await;
+        let Some(_holding) = session.hold().await else {
+            return Err(FreezeError::Unavailable.into());
+        };
+        if self.has_happened(&session, attempted).await? {
+            return Ok(Some(true));
+        }
+        if session.freeze().await?.is_none() {
+            self.forget(&session);
+            return Ok(None);
+        }
+        let Some(root) = session.fold(For::Sharing).await? else {
+            return Ok(None);
+        };
+        let Some(target) = change.make(root).await? else {
+            return Ok(Some(false));
+        };
+        session.check_room(target.usage)?;
+        let operation = target.exchange.operation;
+        match session.exchange_now(target).await {
+            Some(Ok(())) => Ok(Some(true)),
+            Some(Err(Unexchanged::NoSpace)) => Err(FreezeError::NoSpace.into()),
+            // Judged anew: a commit may have been made meanwhile, or the session been lost.
+            Some(Err(Unexchanged::Moved)) => {
+                if session.is_lost() {
+                    self.forget(&session);
+                }
+                Ok(None)
+            }
+            Some(Err(Unexchanged::Gone)) => {
+                let why = "a commit that is needed for it was removed meanwhile: try again";
+                let why = why.to_owned();
+                Err(HistoryError::Refused { why })
+            }
+            None => {
+                *attempted = Some(operation);
+                self.forget(&session);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Whether an attempt has happened of which nothing was heard. The session is owned anew: an attempt
+    /// with an owner before has happened by now or never will.
+    async fn has_happened(
+        &self,
+        session: &Session,
+        attempted: &mut Option<OperationId>,
+    ) -> Result<bool, HistoryError> {
+        let Some(operation) = *attempted else {
+            return Ok(false);
+        };
+        let is_logged = self.is_logged(session, operation).await?;
+        *attempted = None;
+        Ok(is_logged)
+    }
+
     /// Does most of the work while clients go on: until what they change meanwhile takes little time,
-    /// for they wait while that is seen to. `false` if there is nothing to do.
+    /// for they wait while that is seen to, or does not take much less than before. `false` if there is
+    /// nothing to do.
     async fn prepare(
         self: &Arc<Self>,
         id: SessionId,
         change: &mut impl Change,
     ) -> Result<bool, HistoryError> {
-        let mut before = None;
+        let (mut before, mut took_before) = (None, Duration::MAX);
         for _ in 0..PREPARATIONS_MAX {
             let root = self.snapshot(id).await?;
             if before.replace(root) == Some(root) {
@@ -197,9 +246,12 @@ impl crate::gateway::Gateway {
             if !change.prepare(root).await? {
                 return Ok(false);
             }
-            if self.clock.monotonic().saturating_sub(began) <= SHORT {
+            let took = self.clock.monotonic().saturating_sub(began);
+            // What is computed from the beginning each time takes as long each time, and leaves commits behind.
+            if took <= SHORT || took > took_before / 2 {
                 break;
             }
+            took_before = took;
         }
         Ok(true)
     }
@@ -299,12 +351,13 @@ impl Session {
         Ok(())
     }
 
-    /// `None` if the session is lost.
+    /// `None` if the session is lost, and it may have been exchanged.
     async fn exchange_now(self: &Arc<Self>, target: Target) -> Option<Result<(), Unexchanged>> {
         let done = {
             let mut state = self.lock();
             if state.lost {
-                return None;
+                // Whoever owns it now is asked.
+                return Some(Err(Unexchanged::Moved));
             }
             let (tell, done) = oneshot::channel();
             state.exchange = Some(Wanted { target, tell });

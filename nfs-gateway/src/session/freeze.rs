@@ -127,7 +127,6 @@ impl crate::gateway::Gateway {
 impl Session {
     /// `None` if the session is lost.
     pub(super) async fn freeze(self: &Arc<Self>) -> Result<Option<()>, FreezeError> {
-        self.make_room_for_layer().await?;
         let (until, files) = {
             let state = self.lock();
             (state.image.last_write(), state.image.unwritten_inodes())

@@ -13,6 +13,7 @@ use futures_util::stream::FuturesUnordered;
 use metadata::compare::Snapshot;
 use metadata::image::{Block, Body, NameHasher, allocated};
 use metadata::import::{Attributes, DIRS_AT_ONCE_MAX, FLUSH_BYTES, Import, ImportError, Special};
+use metadata::record::commit::PARENTS_MAX;
 use metadata::record::operation::Cause;
 use metadata::record::reference::{RefKind, RefName, RefState};
 use metadata::session::take_over;
@@ -72,6 +73,9 @@ pub struct Importing {
     /// What the branch had when the import began.
     head: Option<CommitId>,
     parents: Vec<CommitId>,
+    /// Sessions of which each keeps a further parent, as the import's own keeps the first: no policy lets
+    /// them go, and if this process dies they end by themselves.
+    keeping: Vec<SessionId>,
     /// The parents were said: a commit is made whatever it changes.
     is_told: bool,
     tree: Tree,
@@ -151,6 +155,10 @@ impl Gateway {
         };
         let is_told = plan.parents.is_some();
         let parents = plan.parents.unwrap_or(head.into_iter().collect());
+        if parents.len() > PARENTS_MAX {
+            let why = format!("a commit has at most {PARENTS_MAX} parents");
+            return Err(StoreError::Invalid { why }.into());
+        }
         let tree = self.tree(tenant, &workspace.record).await?;
         let hasher = NameHasher::new(workspace.record.name_key);
         let mut old = None;
@@ -162,6 +170,12 @@ impl Gateway {
         let on = (branch, parents.first().copied());
         let opened = store.open_staging(tenant, workspace.id, on, TTL_SECONDS);
         let session = opened.await?;
+        let mut keeping = Vec::new();
+        for parent in parents.iter().skip(1) {
+            let on = (branch, Some(*parent));
+            let opened = store.open_staging(tenant, workspace.id, on, TTL_SECONDS);
+            keeping.push(opened.await?);
+        }
         let domain = self.domain(tenant).await?;
         let nonce = self.rng.u64();
         let owned = take_over(self.kv.as_ref(), &self.trees, session, self.id, nonce).await?;
@@ -174,6 +188,7 @@ impl Gateway {
             branch: plan.branch,
             head,
             parents,
+            keeping,
             is_told,
             tree,
             domain,
@@ -469,7 +484,16 @@ impl Importing {
         let now = gateway.clock.monotonic();
         if now.saturating_sub(self.extended) >= EXTENSION {
             self.extended = now;
-            self.import.extend(TTL_SECONDS).await?;
+            self.extend(TTL_SECONDS).await?;
+        }
+        Ok(())
+    }
+
+    async fn extend(&mut self, seconds: u64) -> Result<(), TransferError> {
+        self.import.extend(seconds).await?;
+        for session in &self.keeping {
+            let store = &self.gateway.store;
+            store.extend_session(self.tenant, *session, seconds).await?;
         }
         Ok(())
     }
@@ -496,13 +520,15 @@ impl Importing {
         let (gateway, session) = (self.gateway, self.import.session());
         // No put of this import comes after its end.
         drop(self.flights);
-        close(&gateway, self.tenant, session).await;
+        for session in self.keeping.into_iter().chain([session]) {
+            close(&gateway, self.tenant, session).await;
+        }
     }
 
     async fn try_finish(&mut self, about: About) -> Result<Imported, TransferError> {
         self.flush().await?;
         // Folding may take long, and nobody extends the session meanwhile.
-        self.import.extend(4 * TTL_SECONDS).await?;
+        self.extend(4 * TTL_SECONDS).await?;
         let gateway = Arc::clone(&self.gateway);
         let (store, workspace) = (&gateway.store, self.workspace.id);
         let _hold = gateway.chunks.hold();

@@ -102,14 +102,26 @@ pub(super) fn restored(tree: &Copied, version: &Copied, paths: &[&str]) -> Copie
 pub(super) struct Node<Id, Time> {
     pub(super) parents: Vec<Id>,
     pub(super) time: Time,
+    /// A session made it.
+    pub(super) is_of_session: bool,
 }
 
-/// The newest of the best common ancestors, by the words of `docs/design/0004-history.md`.
-pub(super) fn base_of<Id: Copy + Ord, Time: Copy + Ord>(
+/// What two versions came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin<Id> {
+    Commit(Id),
+    Empty,
+    /// Nothing that is known: they cannot be merged.
+    Unknown,
+}
+
+/// The newest of the best common ancestors of what a session stands on and another commit, by the words
+/// of `docs/design/0004-history.md`. Without one, what began empty has the empty version.
+pub(super) fn origin_of<Id: Copy + Ord, Time: Copy + Ord>(
     graph: &BTreeMap<Id, Node<Id, Time>>,
-    one: Id,
-    two: Id,
-) -> Option<Id> {
+    session: Id,
+    other: Id,
+) -> Origin<Id> {
     let ancestors = |of: Id| {
         let (mut all, mut next) = (BTreeSet::new(), vec![of]);
         while let Some(id) = next.pop() {
@@ -119,13 +131,21 @@ pub(super) fn base_of<Id: Copy + Ord, Time: Copy + Ord>(
         }
         all
     };
-    let common: BTreeSet<Id> = ancestors(one)
-        .intersection(&ancestors(two))
+    let of_session = ancestors(session);
+    let common: BTreeSet<Id> = of_session
+        .intersection(&ancestors(other))
         .copied()
         .collect();
     let best = common.iter().filter(|id| {
         let mut others = common.iter().filter(|other| other != id);
         !others.any(|other| ancestors(*other).contains(id))
     });
-    best.max_by_key(|id| graph[id].time).copied()
+    if let Some(newest) = best.max_by_key(|id| graph[id].time) {
+        return Origin::Commit(*newest);
+    }
+    let mut nodes = of_session.iter().map(|id| &graph[id]);
+    if nodes.any(|node| node.parents.is_empty() && node.is_of_session) {
+        return Origin::Empty;
+    }
+    Origin::Unknown
 }

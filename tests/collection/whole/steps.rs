@@ -316,23 +316,29 @@ impl World<'_> {
             Step::Restore(version, paths) => restored(&before, &self.commits[version], paths),
             Step::Undo(_, files) => files.clone(),
             Step::Sync(policy) => match self.merge(at, self.branch_of(at).await?.1).await? {
-                Some((base, head)) => match merged(&base, &before, &head, *policy) {
-                    Some(files) => files,
-                    None => return Ok(refused(expected)),
-                },
+                Some((base, head)) => {
+                    let merge = |base| merged(&base, &before, &head, *policy);
+                    match base.and_then(merge) {
+                        Some(files) => files,
+                        None => return Ok(refused(expected)),
+                    }
+                }
                 None => return Err("no branch to sync with".into()),
             },
             Step::Publish(branch, policy) => {
                 let merge = self.merge(at, self.head(branch).await?).await?;
                 let (old, new) = match merge {
                     None => (None, before.clone()),
-                    Some((base, head)) => match merged(&base, &head, &before, *policy) {
-                        Some(new) => (Some(head), new),
-                        None => {
-                            expected.branch = Some((branch, Some(head.clone()), head));
-                            return Ok(refused(expected));
+                    Some((base, head)) => {
+                        let merge = |base| merged(&base, &head, &before, *policy);
+                        match base.and_then(merge) {
+                            Some(new) => (Some(head), new),
+                            None => {
+                                expected.branch = Some((branch, Some(head.clone()), head));
+                                return Ok(refused(expected));
+                            }
                         }
-                    },
+                    }
                 };
                 expected.made.push(new.clone());
                 expected.branch = Some((branch, old, new));
@@ -351,12 +357,12 @@ impl World<'_> {
         Ok(expected)
     }
 
-    /// What a session and the commit of a branch came from, and what the commit has.
+    /// What a session and the commit of a branch came from, if that is known, and what the commit has.
     async fn merge(
         &self,
         at: usize,
         head: Option<CommitId>,
-    ) -> Result<Option<(Copied, Copied)>, String> {
+    ) -> Result<Option<(Option<Copied>, Copied)>, String> {
         let Some(head) = head else {
             return Ok(None);
         };
@@ -364,8 +370,12 @@ impl World<'_> {
         let session = self.process.store.session(TENANT, id).await;
         let on = session.map_err(text)?.record.commit;
         let graph = self.needed().await?;
-        let base = on.and_then(|on| base_of(&graph, on, head));
-        let base = base.map_or_else(Copied::new, |base| self.commits[&base].clone());
+        let origin = on.map_or(Origin::Empty, |on| origin_of(&graph, on, head));
+        let base = match origin {
+            Origin::Commit(base) => Some(self.commits[&base].clone()),
+            Origin::Empty => Some(Copied::new()),
+            Origin::Unknown => None,
+        };
         Ok(Some((base, self.commits[&head].clone())))
     }
 
@@ -582,9 +592,11 @@ async fn outside(
         other => return Err(format!("{other:?} is not done from outside")),
     };
     match done {
-        Err(HistoryError::Conflicts { .. } | HistoryError::SyncConflicts { .. }) => {
-            Ok(Done::Refused)
-        }
+        Err(
+            HistoryError::Conflicts { .. }
+            | HistoryError::SyncConflicts { .. }
+            | HistoryError::Unrelated { .. },
+        ) => Ok(Done::Refused),
         done => done.map_err(text),
     }
 }

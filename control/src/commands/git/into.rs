@@ -11,9 +11,9 @@ use rustix::process::{getegid, geteuid};
 use super::{AUTHOR_PAIR, COMMIT_PAIR, COMMITTER_PAIR, Objects, fitting, git, output, plain};
 use crate::cli_transfer::ImportArgs;
 use crate::client::Client;
-use crate::commands::bundle::{all_refs, history};
+use crate::commands::bundle::{all_refs, history, history_beyond};
 use crate::commands::holding::Holding;
-use crate::commands::transfer::put;
+use crate::commands::transfer::{begin, put};
 use crate::commands::{client, escape};
 use crate::failure::{Failure, FailureKind};
 use crate::files::Progress;
@@ -79,7 +79,7 @@ pub(in crate::commands) fn import(args: &ImportArgs, json: bool) -> Result<(), F
         .into_iter()
         .filter(|commit| !known.contains_key(&commit.id))
         .collect();
-    let mut holding = Holding::new(&args.workspace, "`holdfast import --git`", &tip);
+    let mut holding = Holding::new(&args.workspace, "`holdfast import --git`", &tip)?;
     let brought = bring(&client, args, (&fresh, &tip), (&mut known, &mut holding));
     let made = brought.and_then(|notes| match known.get(&tip) {
         // Another branch had it all.
@@ -199,7 +199,7 @@ fn bring(
         let (give, back) = std::sync::mpsc::sync_channel(1);
         let about = serde_json::to_string(&about.0).unwrap_or_default();
         let imported: Imported = client.upload(&call, move |to| {
-            put(to, &tar::about(&about))?;
+            begin(to, &about)?;
             let packed = packing.all(to)?;
             give.try_send(packed)
                 .map_err(|error| Failure::error(format_args!("read on: {error}")))
@@ -209,7 +209,7 @@ fn bring(
             .map_err(|error| Failure::error(format_args!("read on: {error}")))?;
         (objects, notes) = (packed.objects, packed.notes);
         before = Some((commit.id.clone(), packed.tree));
-        holding.add(client, &imported.commit)?;
+        holding.add(client, &imported)?;
         known.insert(commit.id.clone(), imported.commit.id);
     }
     Ok(notes)
@@ -321,13 +321,13 @@ fn known(
     }
     let mut others: HashMap<String, Vec<Commit>> = HashMap::new();
     for found in there {
-        if !seen.insert(found.commit.clone()) {
+        if seen.contains(&found.commit) {
             continue;
         }
-        for commit in history(client, workspace, &found.commit)? {
-            if (seen.insert(commit.id.clone()) || commit.id == found.commit)
-                && let Some(id) = commit.pairs.get(COMMIT_PAIR)
-            {
+        let is_known = |id: &str| seen.contains(id);
+        for commit in history_beyond(client, workspace, &found.commit, is_known)? {
+            seen.insert(commit.id.clone());
+            if let Some(id) = commit.pairs.get(COMMIT_PAIR) {
                 others.entry(id.clone()).or_default().push(commit);
             }
         }

@@ -3,16 +3,16 @@
 use std::collections::{HashMap, HashSet};
 use std::io::{BufWriter, Read, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdin, Stdio};
+use std::process::{Child, Stdio};
 
 use super::{AUTHOR_PAIR, COMMITTER_PAIR, git, not_started, output};
 use crate::cli_transfer::ExportArgs;
 use crate::client::{Client, Part};
 use crate::commands::bundle::{all_refs, history, parents_first};
-use crate::commands::transfer::{beside, put_in_place};
+use crate::commands::partial::Partial;
 use crate::commands::{client, escape};
 use crate::failure::{Failure, FailureKind};
-use crate::files::{Progress, remove_tree, unreadable};
+use crate::files::{Progress, unreadable};
 use crate::history::Commit;
 use crate::output as print;
 use crate::reading::{escape_bytes, in_git_quotes};
@@ -25,8 +25,8 @@ const BRANCH: &str = "main";
 const PART_BYTES: u64 = 16 << 20;
 
 /// What is written to `git fast-import`.
-struct Stream {
-    to: BufWriter<ChildStdin>,
+struct Stream<W: Write> {
+    to: BufWriter<W>,
     progress: Progress,
     /// Devices and the like, which git does not have.
     left_out: u64,
@@ -78,15 +78,11 @@ pub(in crate::commands) fn export(args: &ExportArgs, json: bool) -> Result<(), F
         }]
     };
     let dest = Dest::open(&args.dest)?;
-    let written = write(&client, args, (dest.path(), &branch), &commits);
-    let (left_out, head) = match written.and_then(|left_out| Ok((left_out, dest.settle(&branch)?)))
-    {
-        Ok(done) => done,
-        Err(failure) => {
-            dest.drop_new();
-            return Err(failure);
-        }
-    };
+    let written = dest.begin().and_then(|()| {
+        let left_out = write(&client, args, (dest.path(), &branch), &commits)?;
+        Ok((left_out, dest.settle(&branch)?))
+    });
+    let (left_out, head) = dest.end(written)?;
     if left_out > 0 {
         print::note(&format!(
             "{left_out} devices, pipes, sockets and `.git` were left out: git has none of them"
@@ -134,19 +130,13 @@ fn branch_of(client: &Client, args: &ExportArgs) -> Result<String, Failure> {
 enum Dest<'a> {
     There(&'a Path),
     /// It has another name until it is complete.
-    New(&'a Path, std::path::PathBuf),
+    New(Partial),
 }
 
 impl<'a> Dest<'a> {
     fn open(dest: &'a Path) -> Result<Self, Failure> {
         if dest.symlink_metadata().is_err() {
-            let partial = beside(dest)?;
-            let made = std::fs::create_dir(&partial);
-            made.map_err(|error| {
-                Failure::io(format_args!("make directory {}", partial.display()), &error)
-            })?;
-            output(git(&partial).args(["init", "-q"]))?;
-            return Ok(Self::New(dest, partial));
+            return Partial::directory(dest, 0o777).map(Self::New);
         }
         let is_own = output(git(dest).args(["rev-parse", "--git-dir"]));
         let is_own = is_own.is_ok_and(|found| matches!(found.as_slice(), b".git\n" | b".\n"));
@@ -161,7 +151,15 @@ impl<'a> Dest<'a> {
     fn path(&self) -> &Path {
         match self {
             Self::There(dest) => dest,
-            Self::New(_, partial) => partial,
+            Self::New(partial) => partial.path(),
+        }
+    }
+
+    /// Makes the repository, if there was none.
+    fn begin(&self) -> Result<(), Failure> {
+        match self {
+            Self::There(_) => Ok(()),
+            Self::New(partial) => output(git(partial.path()).args(["init", "-q"])).map(drop),
         }
     }
 
@@ -170,17 +168,18 @@ impl<'a> Dest<'a> {
         let path = self.path();
         let reference = format!("refs/heads/{branch}");
         let head = output(git(path).args(["rev-parse", "--verify", &reference]))?;
-        if let Self::New(dest, partial) = self {
+        if let Self::New(_) = self {
             output(git(path).args(["symbolic-ref", "HEAD", &reference]))?;
             output(git(path).args(["reset", "-q", "--hard"]))?;
-            put_in_place(partial, dest, false)?;
         }
         Ok(String::from_utf8_lossy(&head).trim().to_owned())
     }
 
-    fn drop_new(&self) {
-        if let Self::New(_, partial) = self {
-            drop(remove_tree(partial));
+    /// A new one is put in its place, or removed if something failed.
+    fn end<T>(self, written: Result<T, Failure>) -> Result<T, Failure> {
+        match self {
+            Self::There(_) => written,
+            Self::New(partial) => partial.end(written, false),
         }
     }
 }
@@ -296,6 +295,12 @@ fn is_gits(path: &[u8]) -> bool {
     names.any(|name| name.eq_ignore_ascii_case(b".git"))
 }
 
+/// Whether a path is all of what git keeps of its own in some directory.
+fn is_gits_own(path: &[u8]) -> bool {
+    let above = path.iter().rposition(|byte| *byte == b'/');
+    is_gits(path) && !is_gits(path.get(..above.unwrap_or(0)).unwrap_or_default())
+}
+
 /// Git's line about who made a commit, and when.
 fn person(commit: &Commit, pair: &str) -> String {
     // Anybody can say such a pair, of anything.
@@ -343,7 +348,7 @@ fn is_person(line: &str) -> bool {
         && zone.is_some_and(|zone| is_number(zone, 9))
 }
 
-impl Stream {
+impl<W: Write> Stream<W> {
     fn begin(
         &mut self,
         branch: &str,
@@ -372,10 +377,11 @@ impl Stream {
     }
 
     fn files<R: Read>(&mut self, from: &mut Reader<R>) -> Result<(), Broken> {
+        let mut later = Vec::new();
         while let Some(member) = from.next().map_err(|error| unreadable(&error))? {
             self.progress.name();
             if is_gits(&member.path) {
-                self.left_out += u64::from(member.path.ends_with(b".git"));
+                self.left_out += u64::from(is_gits_own(&member.path));
                 continue;
             }
             let path = in_git_quotes(&member.path);
@@ -392,7 +398,8 @@ impl Stream {
                     self.line(&[target])?;
                 }
                 Kind::Link(first) if self.without.contains(first) => self.left_out += 1,
-                Kind::Link(first) if is_gits(first) => self.outside(&member, &path)?,
+                // Not now: the server waits for nobody who takes nothing of the archive.
+                Kind::Link(first) if is_gits(first) => later.push(member),
                 Kind::Link(first) => self.line(&[b"C ", &in_git_quotes(first), b" ", &path])?,
                 Kind::Kept => {
                     let why = "the server leaves out what was asked for";
@@ -404,11 +411,15 @@ impl Stream {
                 }
             }
         }
+        for member in &later {
+            self.outside(member)?;
+        }
         Ok(self.to.flush()?)
     }
 
     /// A file whose first name is one of those that git does not take: its content has not come.
-    fn outside(&mut self, member: &Member, path: &[u8]) -> Result<(), Broken> {
+    fn outside(&mut self, member: &Member) -> Result<(), Broken> {
+        let path = in_git_quotes(&member.path);
         let call = format!("{}&path={}", self.content, escape_bytes(&member.path));
         let client = self.client.clone();
         let size = match client.copy(&call, 0..1, |_| Ok(true)) {
@@ -421,7 +432,7 @@ impl Stream {
             Err(failure) => return Err(failure.into()),
         };
         let mode = if member.mode & 0o100 == 0 { 644 } else { 755 };
-        self.line(&[format!("M 100{mode} inline ").as_bytes(), path])?;
+        self.line(&[format!("M 100{mode} inline ").as_bytes(), &path])?;
         self.line(&[format!("data {size}").as_bytes()])?;
         let mut at = 0;
         while at < size {
@@ -480,6 +491,88 @@ impl Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tar;
+    use crate::told::Told;
+    use base::Timestamp;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    #[test]
+    fn what_git_keeps_of_its_own_counts_once() {
+        for own in [&b".git"[..], b"a/.git", b"a/b/.GIT"] {
+            assert!(is_gits_own(own), "{own:?}");
+        }
+        let others = [
+            &b".git/x.git"[..],
+            b".git/modules/.git",
+            b"a.git",
+            b"a/b",
+            b"",
+        ];
+        for other in others {
+            assert!(!is_gits_own(other), "{other:?}");
+        }
+    }
+
+    /// An archive that knows whether it has been read to its end.
+    struct Archive(std::io::Cursor<Vec<u8>>, Arc<AtomicBool>);
+
+    impl Read for Archive {
+        fn read(&mut self, to: &mut [u8]) -> std::io::Result<usize> {
+            let read = self.0.read(to)?;
+            self.1.fetch_or(read == 0, Ordering::SeqCst);
+            Ok(read)
+        }
+    }
+
+    /// Bug: such a file was asked for while its archive waited, for which the server has no patience.
+    #[test]
+    fn nothing_else_is_asked_for_before_the_archive_ends() {
+        let member = |path: &str, kind: Kind| Member {
+            path: path.into(),
+            kind,
+            mode: 0o644,
+            uid: 0,
+            gid: 0,
+            mtime: Timestamp::EPOCH,
+            atime: None,
+        };
+        let link = Kind::Link(b".git/f".to_vec());
+        let mut bytes = Vec::new();
+        for (path, kind) in [
+            (".git", Kind::Directory),
+            (".git/f", Kind::File { size: 0 }),
+            (".git/x.git", Kind::File { size: 0 }),
+            ("a", link),
+            ("b", Kind::Symlink(b"target".to_vec())),
+        ] {
+            bytes.extend(tar::header(&member(path, kind), &[]));
+        }
+        bytes.extend(tar::END);
+        let is_read = Arc::new(AtomicBool::new(false));
+        let archive = Archive(std::io::Cursor::new(bytes), Arc::clone(&is_read));
+        let server = Told::new(move |_, _| {
+            let is_read = is_read.load(Ordering::SeqCst);
+            (if is_read { 416 } else { 500 }, "{}".into())
+        });
+        let mut stream = Stream {
+            to: BufWriter::new(Vec::new()),
+            progress: Progress::new("received"),
+            left_out: 0,
+            without: HashSet::new(),
+            client: server.client(),
+            content: "/content?version=v".into(),
+        };
+        let given = stream.files(&mut Reader::new(archive));
+        let Ok(()) = given else {
+            panic!("it is asked for too early");
+        };
+        assert_eq!(stream.left_out, 1);
+        let written = String::from_utf8(stream.to.into_inner().unwrap()).unwrap();
+        let wanted = "M 120000 inline \"b\"\ndata 6\ntarget\nM 100644 inline \"a\"\ndata 0\n\n";
+        assert_eq!(written, wanted);
+        assert_eq!(server.heard(), ["GET /content?version=v&path=a"]);
+    }
 
     #[test]
     fn only_what_git_reads_is_said_of_people() {

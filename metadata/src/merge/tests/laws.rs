@@ -245,6 +245,30 @@ proptest! {
         check_both(&mut three);
     }
 
+    /// Both sides have what base has not, as after a restore of the same version in both, or where lines of
+    /// work cross.
+    #[test]
+    fn sides_may_share_what_base_has_not(
+        before in steps(20),
+        shared in steps(12),
+        ours in steps(10),
+        theirs in steps(10),
+    ) {
+        let mut base = Fs::new();
+        play(&mut base, "", "b", &before);
+        let mut both = base.fork(2);
+        play(&mut both, "", "s", &shared);
+        let mut three = Three {
+            ours: both.fork(3),
+            theirs: both.fork(4),
+            base,
+        };
+        play(&mut three.ours, "", "o", &ours);
+        play(&mut three.theirs, "", "t", &theirs);
+        check_one_sided(&mut three);
+        check_both(&mut three);
+    }
+
     /// Each side has a directory of its own.
     #[test]
     fn subtrees_do_not_meet(
@@ -399,4 +423,45 @@ fn a_directory_that_is_as_no_side_has_it_has_its_own_time() {
     let stat = |fs: &mut Fs| fs.tree()["d"].record.stat;
     let (merged, before) = (stat(&mut result), stat(&mut theirs));
     assert!(merged.ctime > before.ctime && merged.mtime > before.mtime);
+}
+
+/// Found by the random worlds of `tests/collection`: both sides had a file replaced by the same one, whose
+/// content was that of base, and one of them wrote to it.
+#[test]
+fn what_both_replaced_by_the_same_goes_on_from_base() {
+    let mut base = Fs::new();
+    base.mkdir("d").unwrap();
+    base.write("d/f", "old").unwrap();
+    base.write("g", "old").unwrap();
+    let mut both = base.fork(2);
+    both.rm_rf("d").unwrap();
+    both.mkdir("d").unwrap();
+    both.write("d/f", "old").unwrap();
+    both.save("g", "old").unwrap();
+    for policy in [Policy::KeepBoth, Policy::Ours, Policy::Theirs] {
+        let (mut ours, mut theirs) = (both.fork(3), both.fork(4));
+        ours.write("d/f", "ours").unwrap();
+        theirs.write("g", "theirs").unwrap();
+        let options = options(policy);
+        let (mut result, merged) = merge_with(&mut base, &mut ours, &mut theirs, &options);
+        assert_eq!(told(&merged), Vec::<String>::new());
+        assert_eq!(result.lines(), ["d/", "d/f = ours", "g = theirs"]);
+    }
+}
+
+/// Found by `merges_are_lawful`: what both made alike also took the place of something, on one side.
+#[test]
+fn what_was_made_twice_replaces_nothing() {
+    let mut base = Fs::new();
+    base.write("b", "x").unwrap();
+    let (mut ours, mut theirs) = (base.fork(2), base.fork(3));
+    ours.write("a", "y").unwrap();
+    ours.rm("b").unwrap();
+    ours.ln("a", "b").unwrap();
+    theirs.write("a", "y").unwrap();
+    let mut three = Three { base, ours, theirs };
+    assert_eq!(check_both(&mut three), 0);
+    let Three { base, ours, theirs } = &mut three;
+    let (mut result, _) = merge_with(base, ours, theirs, &options(Policy::KeepBoth));
+    assert_eq!(result.lines(), ["a = y x2", "b = y x2"]);
 }

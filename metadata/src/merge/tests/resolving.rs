@@ -594,8 +594,10 @@ fn objects_are_found_where_they_are() {
         |fs| fs.write("d/f", "c"),
     );
     let conflict = world.conflicts().remove(0);
+    let id = Conflict::id(&conflict.encode());
     let found = |fs: &mut Fs| {
-        let located = fs.run(|image, _| locate(image, &conflict)).unwrap();
+        let located = fs.run(|image, _| locate(image, &id, &conflict));
+        let located = located.unwrap().expect("nobody has resolved it");
         let text = |path: Option<Vec<u8>>| path.map(|path| String::from_utf8(path).unwrap());
         (text(located.path), text(located.aside))
     };

@@ -286,7 +286,7 @@ impl Store {
             return Err(StoreError::Invalid { why });
         }
         let (wanted, new) = (self.wanted(workspace, name, cause), &new);
-        self.copying(workspace, Root::from_bytes(*new.tree.as_bytes()));
+        self.copying(workspace, Root::named(&new.tree));
         let (merged, written) = self
             .effect(|txn, earlier| {
                 Box::pin(async move {

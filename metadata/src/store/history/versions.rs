@@ -71,7 +71,7 @@ impl Store {
         let unknown = |why| StoreError::NotFound {
             what: format!("version {:?}: {why}; {ACCEPTED}", name.as_str()),
         };
-        if self.refs(workspace, None, 1).await?.is_empty() && name.as_str() == "main" {
+        if name.as_str() == "main" && self.refs(workspace, None, 1).await?.is_empty() {
             return Err(unknown("nothing was published yet"));
         }
         let Some(prefix) = prefix else {

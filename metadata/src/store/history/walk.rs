@@ -301,6 +301,31 @@ impl Store {
         Ok(bases)
     }
 
+    /// Whether what a commit has began in an empty workspace: it comes from a commit without parents
+    /// that a session made. Imported histories begin with something that came from elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`; `Refused` if too many lines of work are open at a time; or the store fails.
+    pub async fn began_empty(
+        &self,
+        workspace: WorkspaceId,
+        of: CommitId,
+    ) -> Result<bool, StoreError> {
+        let mut frontier = Frontier::default();
+        frontier.add(self.commit(workspace, of).await?, 0)?;
+        while let Some((commit, _)) = self.take(workspace, &mut frontier).await? {
+            let record = &commit.record;
+            if record.parents.is_empty() && record.provenance.session.is_some() {
+                return Ok(true);
+            }
+            for parent in &record.parents {
+                frontier.add(self.parent(workspace, &commit, *parent).await?, 0)?;
+            }
+        }
+        Ok(false)
+    }
+
     /// Takes the latest commit, with its marks.
     async fn take(
         &self,

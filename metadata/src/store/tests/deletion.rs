@@ -1,6 +1,6 @@
 //! Workspaces that are removed.
 
-use base::{NodeId, SessionId};
+use base::NodeId;
 
 use super::*;
 use crate::check::{CheckOptions, check};

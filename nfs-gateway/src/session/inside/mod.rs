@@ -40,6 +40,7 @@ use crate::procedures;
 use crate::wire::reply::Reply;
 
 pub(crate) use commit::OpenCommits;
+pub(crate) use resolving::BegunMessages;
 
 /// The name in the root directory.
 pub(crate) const NAME: &[u8] = b".holdfast";

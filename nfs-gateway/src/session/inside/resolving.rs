@@ -1,13 +1,17 @@
 //! `conflicts`: what the session has unresolved, and what clashed at the last publish. `resolve`: takes a
 //! line with what is to become of one of them.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
+use base::SessionId;
 use bytes::Bytes;
 use metadata::FsError;
-use metadata::conflicts::{PAGE_MAX, parse_id, show_id};
+use metadata::conflicts::{ConflictId, PAGE_MAX, parse_id, show_id};
 use metadata::merge::Side;
 use metadata::ops::Take;
+use metadata::record::conflict::ConflictKind;
+use parking_lot::Mutex;
 
 use super::text::{Page, conflict_line, push_path};
 use super::trouble::Trouble;
@@ -52,34 +56,40 @@ impl Session {
         let Some((take, which)) = parse(message) else {
             return Ok(Done::failed(FsError::Invalid, USAGE));
         };
-        let (tenant, id) = (self.record.tenant, self.id());
-        let error = match self.shared.resolve_conflict(tenant, id, which, take).await {
+        let (gateway, tenant, id) = (&self.shared, self.record.tenant, self.id());
+        // The same call again means the same conflict.
+        let begun = gateway.begun.of(id, message);
+        let which = begun.map_or(which, |begun| Which::Id(begun.id));
+        let error = match gateway.resolve_conflict(tenant, id, which, take).await {
             Ok(resolved) => {
-                let mut page = Page::default();
-                page.line(
-                    "resolved",
-                    resolved.conflict.unresolved.conflict.kind.word(),
-                );
-                page.line("left", &resolved.left.to_string());
-                return Ok(Done {
-                    said: page.finish(""),
-                    conflicts: Bytes::new(),
-                    status: None,
-                });
+                gateway.begun.forget(id);
+                let kind = resolved.conflict.unresolved.conflict.kind;
+                return Ok(said_of(kind, resolved.left));
             }
             Err(error) => error,
         };
-        // The same call again, whose answer did not arrive.
-        if matches!(error, ResolveError::NotFound) && self.was_done(Object::Resolve, message) {
-            return Ok(Done {
-                said: self.present_text(Object::Resolve).await?.content,
-                conflicts: Bytes::new(),
-                status: None,
-            });
+        if let ResolveError::Unknown { id: conflict, kind } = error {
+            let begun = Begun { id: conflict, kind };
+            gateway.begun.remember(id, message, begun);
+            return Err(Trouble::Unavailable);
+        }
+        // The same call again, whose answer did not arrive, or was not known.
+        if matches!(error, ResolveError::NotFound) {
+            if let Some(begun) = begun {
+                let left = gateway.count_conflicts(id).await;
+                let left = left.map_err(|error| Trouble::from(&error))?;
+                gateway.begun.forget(id);
+                return Ok(said_of(begun.kind, left));
+            }
+            if self.was_done(Object::Resolve, message) {
+                let said = self.present_text(Object::Resolve).await?.content;
+                return Ok(Done::succeeded(said));
+            }
         }
         match Trouble::from(&error) {
             Trouble::Unavailable => Err(Trouble::Unavailable),
             Trouble::Fail(status) => {
+                gateway.begun.forget(id);
                 let mut page = Page::default();
                 page.push(&Done::failed(status, &error.to_string()).said);
                 if let ResolveError::Several(several) = &error {
@@ -97,9 +107,57 @@ impl Session {
     }
 }
 
-/// The lines that tell of a conflict: its kind and its path, and below where the other version is.
-fn listed_lines(listed: &ListedConflict) -> Vec<u8> {
-    let mut lines = conflict_line(&listed.unresolved.conflict);
+/// What is said of a conflict that was resolved.
+fn said_of(kind: ConflictKind, left: u64) -> Done {
+    let mut page = Page::default();
+    page.line("resolved", kind.word());
+    page.line("left", &left.to_string());
+    Done::succeeded(page.finish(""))
+}
+
+/// Most resolutions that are remembered because nobody knows what came of them.
+const BEGUN_MAX: usize = 64;
+
+/// A resolution of which it is not known whether it was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Begun {
+    id: ConflictId,
+    kind: ConflictKind,
+}
+
+/// Messages to `resolve` of which it is not known what they came to, one of a session, the oldest first. They
+/// come again, also when the session has been taken over anew.
+#[derive(Debug, Default)]
+pub(crate) struct BegunMessages(Mutex<VecDeque<(SessionId, Vec<u8>, Begun)>>);
+
+impl BegunMessages {
+    /// What this message has begun.
+    fn of(&self, session: SessionId, message: &[u8]) -> Option<Begun> {
+        let messages = self.0.lock();
+        let mut same = messages
+            .iter()
+            .filter(|(of, said, _)| (*of, &said[..]) == (session, message));
+        same.next().map(|(_, _, begun)| *begun)
+    }
+
+    fn remember(&self, session: SessionId, message: &[u8], begun: Begun) {
+        let mut messages = self.0.lock();
+        messages.retain(|(of, ..)| *of != session);
+        if messages.len() >= BEGUN_MAX {
+            messages.pop_front();
+        }
+        messages.push_back((session, message.to_vec(), begun));
+    }
+
+    /// What came of it is known, or somebody says something else.
+    pub(super) fn forget(&self, session: SessionId) {
+        self.0.lock().retain(|(of, ..)| *of != session);
+    }
+}
+
+/// The lines that tell of a conflict: its kind and where it is now, and below where the other version is.
+pub(super) fn listed_lines(listed: &ListedConflict) -> Vec<u8> {
+    let mut lines = conflict_line(listed.unresolved.conflict.kind, listed.path());
     if let Some(aside) = &listed.located.aside {
         lines.extend_from_slice(format!("{:<17} ", "  beside it").as_bytes());
         push_path(&mut lines, aside);
@@ -120,26 +178,23 @@ fn parse(message: &[u8]) -> Option<(Take, Which)> {
         b"file" => Take::File,
         _ => return None,
     };
-    let path = unquoted(path.trim_ascii_start())?;
-    // A line for each: the next one would be lost if this one failed.
-    if path.is_empty() || path.contains(&0) {
-        return None;
-    }
-    let id = path
-        .strip_prefix(b"id:")
-        .and_then(|id| str::from_utf8(id).ok());
-    match id.and_then(parse_id) {
-        Some(id) => Some((take, Which::Id(id))),
-        None => Some((take, Which::Path(path))),
+    let which = match (path.strip_prefix(b"\""), path.strip_prefix(b"id:")) {
+        (Some(quoted), _) => Which::Path(unquoted(quoted.strip_suffix(b"\"")?)?),
+        (None, Some(id)) => Which::Id(parse_id(str::from_utf8(id).ok()?)?),
+        // A line for each: the next one would be lost if this one failed.
+        (None, None) if path.is_empty() || path.contains(&b'\n') => return None,
+        (None, None) => Which::Path(path.to_vec()),
+    };
+    match &which {
+        // In no name, and what nobody wrote of a message.
+        Which::Path(path) if path.contains(&0) => None,
+        _ => Some((take, which)),
     }
 }
 
-/// A path as `conflicts` shows it. None if it is several lines or its quotation marks are wrong.
-fn unquoted(shown: &[u8]) -> Option<Vec<u8>> {
-    let Some(quoted) = shown.strip_prefix(b"\"") else {
-        return (!shown.contains(&b'\n')).then(|| shown.to_vec());
-    };
-    let mut bytes = quoted.strip_suffix(b"\"")?.iter().copied();
+/// What `push_path` shows in quotation marks. None if it would not show that.
+fn unquoted(quoted: &[u8]) -> Option<Vec<u8>> {
+    let mut bytes = quoted.iter().copied();
     let mut path = Vec::new();
     while let Some(byte) = bytes.next() {
         path.push(match byte {
@@ -169,6 +224,30 @@ mod tests {
     use super::*;
 
     #[test]
+    fn few_messages_are_remembered() {
+        let begun = |number: u64| Begun {
+            id: u128::from(number).to_be_bytes(),
+            kind: ConflictKind::Content,
+        };
+        let messages = BegunMessages::default();
+        let session = SessionId::new(1);
+        messages.remember(session, b"ours f", begun(1));
+        assert_eq!(messages.of(session, b"ours f"), Some(begun(1)));
+        assert_eq!(messages.of(session, b"ours g"), None);
+        assert_eq!(messages.of(SessionId::new(2), b"ours f"), None);
+        messages.remember(session, b"ours g", begun(2));
+        assert_eq!(messages.of(session, b"ours f"), None);
+        for number in 0..u64::try_from(BEGUN_MAX).unwrap() {
+            messages.remember(SessionId::new(10 + number), b"", begun(number));
+        }
+        assert_eq!(messages.of(session, b"ours g"), None);
+        assert_eq!(messages.0.lock().len(), BEGUN_MAX);
+        messages.forget(SessionId::new(11));
+        assert_eq!(messages.of(SessionId::new(11), b""), None);
+        assert_eq!(messages.of(SessionId::new(12), b""), Some(begun(2)));
+    }
+
+    #[test]
     fn lines_are_read_as_they_are_shown() {
         for path in [
             &b"f"[..],
@@ -178,6 +257,12 @@ mod tests {
             b"a\"\\b",
             b"\x01\x7f\t",
             b"a -> b",
+            b"",
+            b" a",
+            b"  ",
+            b"a ",
+            b"id:f",
+            b"id:07070707070707070707070707070707",
         ] {
             let mut line = b"theirs ".to_vec();
             push_path(&mut line, path);
@@ -189,10 +274,18 @@ mod tests {
         let id = [7; 16];
         let line = format!("both id:{}", show_id(&id));
         assert_eq!(parse(line.as_bytes()), Some((Take::Both, Which::Id(id))));
+        // One blank, and then the path.
+        let read = parse(b"file  a");
+        assert_eq!(read, Some((Take::File, Which::Path(b" a".to_vec()))));
         for wrong in [
             &b""[..],
             b"ours",
             b"ours ",
+            b"ours \n",
+            b"ours id:f",
+            b"ours id:",
+            b"ours \"",
+            b"ours \"\\000\"",
             b"mine f",
             b"ours a\nours b\n",
             b"ours \"a",

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use metadata::compare::{Options, PathChange, SnapshotError, What, compare};
 use metadata::image::NameHasher;
 use metadata::record::changed::ChangedPaths;
-use metadata::record::conflict::Conflict;
+use metadata::record::conflict::ConflictKind;
 use metadata::record::reference::{RefKind, RefName};
 use metadata::store::{
     Changed, CommitInfo, LogFilter, LogHeads, LogQuery, SessionInfo, StoreError, Walk,
@@ -368,10 +368,10 @@ fn change_line(change: &PathChange) -> Vec<u8> {
     line
 }
 
-/// A conflict of a merge that was not made: what kind, and where.
-pub(super) fn conflict_line(conflict: &Conflict) -> Vec<u8> {
-    let mut line = format!("{:<17} ", conflict.kind.word()).into_bytes();
-    push_path(&mut line, &conflict.place.path);
+/// A conflict: what kind, and where.
+pub(super) fn conflict_line(kind: ConflictKind, path: &[u8]) -> Vec<u8> {
+    let mut line = format!("{:<17} ", kind.word()).into_bytes();
+    push_path(&mut line, path);
     line.push(b'\n');
     line
 }
@@ -381,7 +381,8 @@ pub(super) fn conflict_line(conflict: &Conflict) -> Vec<u8> {
 pub(super) fn push_path(line: &mut Vec<u8>, path: &[u8]) {
     let special = |byte: &u8| byte.is_ascii_control() || matches!(byte, b'"' | b'\\');
     let arrow = path.windows(4).any(|part| part == b" -> ");
-    if !arrow && !path.iter().any(special) {
+    let begins = path.is_empty() || path.starts_with(b" ") || path.starts_with(b"id:");
+    if !arrow && !begins && !path.iter().any(special) {
         return line.extend_from_slice(path);
     }
     line.push(b'"');
@@ -422,6 +423,10 @@ mod tests {
             (b"say \"x\"", b"\"say \\\"x\\\"\""),
             (b"back\\slash", b"\"back\\\\slash\""),
             (b"a -> b", b"\"a -> b\""),
+            (b"", b"\"\""),
+            (b" a", b"\" a\""),
+            (b"id:a", b"\"id:a\""),
+            (b"a id:", b"a id:"),
         ] {
             let mut line = Vec::new();
             push_path(&mut line, path);

@@ -172,7 +172,10 @@ impl From<&HistoryError> for Trouble {
             HistoryError::Restore(error) => of_restore(error),
             HistoryError::OverQuota => Self::Fail(FsError::QuotaExceeded),
             HistoryError::Refused { .. } => Self::Fail(FsError::ReadOnly),
-            HistoryError::Busy { .. } | HistoryError::Overtaken => Self::Unavailable,
+            HistoryError::Unrelated { .. } => Self::Fail(FsError::NotPermitted),
+            HistoryError::Busy { .. } | HistoryError::Overtaken | HistoryError::Unknown { .. } => {
+                Self::Unavailable
+            }
         }
     }
 }
@@ -190,7 +193,7 @@ impl From<&ResolveError> for Trouble {
             ResolveError::Several(_) => Self::Fail(FsError::Invalid),
             ResolveError::Refused(_) => Self::Fail(FsError::Exists),
             ResolveError::Fs(error) => Self::Fail(*error),
-            ResolveError::Unavailable | ResolveError::Unknown => Self::Unavailable,
+            ResolveError::Unavailable | ResolveError::Unknown { .. } => Self::Unavailable,
         }
     }
 }

@@ -6,12 +6,13 @@
 
 use std::sync::Arc;
 
+use base::InodeId;
 use bytes::Bytes;
 use metadata::FsError;
 use metadata::merge::Policy;
 use metadata::record::commit::MESSAGE_BYTES_MAX;
-use metadata::record::conflict::Conflict;
 
+use super::resolving::listed_lines;
 use super::text::{Page, conflict_line};
 use super::trouble::Trouble;
 use super::{Object, Request, Session, Text};
@@ -27,10 +28,6 @@ const WRITTEN_BYTES_MAX: usize = 2 * MESSAGE_BYTES_MAX;
 /// What is said of a longer one.
 const TOO_LONG: &str = "the message is longer than 32 KiB";
 
-/// After one that is too long a WRITE from here on has more of it; one before begins another, also one that
-/// appends to the text that says so.
-const AGAIN_BYTES_MAX: u64 = 4096;
-
 /// A file that takes messages.
 #[derive(Debug, Default)]
 pub(super) struct Verb {
@@ -40,18 +37,18 @@ pub(super) struct Verb {
     last: Option<FsError>,
     /// The last message, if it was carried out.
     done: Option<Vec<u8>>,
-    /// The last message was too long: more of it may come.
-    is_over: bool,
+    /// A message was too long, and more of it may come, in any order, until a COMMIT has said so or the
+    /// file is truncated. Who finds the file anew, as the inode of this series or a later one, writes another.
+    over_before: Option<u64>,
 }
 
 impl Verb {
-    /// Whether a WRITE at `offset` may be of a message: the rest of one that was too long is none.
-    fn takes_at(&mut self, offset: u64) -> Result<(), FsError> {
-        self.is_over &= offset >= AGAIN_BYTES_MAX;
-        if self.is_over {
-            return Err(FsError::Invalid);
+    /// Whether a WRITE to this inode may be of a message: the rest of one that was too long is none.
+    fn takes(&self, object: Object, inode: InodeId) -> Result<(), FsError> {
+        match self.over_before {
+            Some(series) if inode < object.inode(series) => Err(FsError::Invalid),
+            _ => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -96,6 +93,14 @@ pub(super) struct Done {
 }
 
 impl Done {
+    pub(super) fn succeeded(said: Bytes) -> Self {
+        Self {
+            said,
+            conflicts: Bytes::new(),
+            status: None,
+        }
+    }
+
     pub(super) fn failed(status: FsError, why: &str) -> Self {
         let mut page = Page::default();
         page.line("failed", why);
@@ -121,7 +126,7 @@ impl Session {
             let is_too_long = {
                 let mut state = self.inside.state.lock();
                 let verb = state.verb(object);
-                verb.takes_at(args.offset)?;
+                verb.takes(object, request.objects.first)?;
                 verb.message = Message::with(verb.message.as_ref(), args.offset, &args.data).ok();
                 verb.message.is_none()
             };
@@ -131,11 +136,8 @@ impl Session {
             Stability::Unstable
         } else {
             let _one_at_a_time = self.inside.publishing.lock().await;
-            self.inside
-                .state
-                .lock()
-                .verb(object)
-                .takes_at(args.offset)?;
+            let inode = request.objects.first;
+            self.inside.state.lock().verb(object).takes(object, inode)?;
             let before = self.take_message(object);
             let Ok(message) = Message::with(before.as_ref(), args.offset, &args.data) else {
                 return Err(self.too_long(object).into());
@@ -169,7 +171,7 @@ impl Session {
                     self.carry_out(object, &message, Some(message.clone()))
                         .await?;
                 }
-                // It came before.
+                // It came before, or there was no message.
                 None => self.last_status(object)?,
             }
         }
@@ -196,7 +198,11 @@ impl Session {
         }
         match asked.size {
             // What a client sends that knows the file to be empty already.
-            None => drop(self.take_message(object)),
+            None => {
+                let mut state = self.inside.state.lock();
+                let verb = state.verb(object);
+                (verb.message, verb.over_before) = (None, None);
+            }
             Some(0) => self.empty_verb(object),
             Some(_) => return Err(FsError::Invalid.into()),
         }
@@ -207,6 +213,9 @@ impl Session {
     /// Forgets a message and what the last one came to.
     pub(super) fn empty_verb(&self, object: Object) {
         let now = self.shared.clock.wall();
+        if object == Object::Resolve {
+            self.shared.begun.forget(self.id());
+        }
         let mut state = self.inside.state.lock();
         state.verbs.insert(object, Verb::default());
         let changed = state.later(now);
@@ -228,14 +237,17 @@ impl Session {
             _ => "what was written is too long",
         };
         self.settle(object, Done::failed(FsError::Invalid, why), None);
-        self.inside.state.lock().verb(object).is_over = true;
+        let mut state = self.inside.state.lock();
+        state.verb(object).over_before = Some(state.series);
         FsError::Invalid
     }
 
     fn last_status(&self, object: Object) -> Result<(), FsError> {
-        let state = self.inside.state.lock();
-        let last = state.verbs.get(&object).and_then(|verb| verb.last);
-        last.map_or(Ok(()), Err)
+        let mut state = self.inside.state.lock();
+        let verb = state.verb(object);
+        // Whoever wrote too much is told now.
+        verb.over_before = None;
+        verb.last.map_or(Ok(()), Err)
     }
 
     /// Whether this message was carried out, and none since.
@@ -319,24 +331,56 @@ impl Session {
                 let outcome = if made.is_new { "new" } else { "unchanged" };
                 page.line("checkpoint", outcome);
                 page.line("commit", &made.commit.id.to_string());
-                Done {
-                    said: page.finish(""),
-                    conflicts: Bytes::new(),
-                    status: None,
-                }
+                Done::succeeded(page.finish(""))
             })
         };
         match done {
             Ok(done) => Ok(done),
             Err(error) => match Trouble::from(&error) {
                 Trouble::Unavailable => Err(Trouble::Unavailable),
-                Trouble::Fail(status) => Ok(refused(status, &error)),
+                Trouble::Fail(status) => self.refused(status, &error).await,
             },
         }
     }
 }
 
 impl Session {
+    /// What is said of a message that was refused.
+    async fn refused(
+        self: &Arc<Self>,
+        status: FsError,
+        error: &HistoryError,
+    ) -> Result<Done, Trouble> {
+        let mut done = Done::failed(status, &error.to_string());
+        let mut clashes = Page::default();
+        match error {
+            HistoryError::Conflicts { conflicts, .. } => {
+                for it in conflicts {
+                    clashes.push(&conflict_line(it.kind, &it.place.path));
+                }
+            }
+            // As `resolve` takes them.
+            HistoryError::Unresolved { conflicts, .. } => {
+                let first = &conflicts.first;
+                let listed = self.shared.locate_conflicts(self.id(), first).await;
+                for it in &listed.map_err(|error| Trouble::from(&error))? {
+                    clashes.push(&listed_lines(it));
+                }
+            }
+            _ => return Ok(done),
+        }
+        let clashes = clashes.finish("... and more\n");
+        let mut page = Page::default();
+        page.push(&done.said);
+        page.push(&clashes);
+        done.said = page.finish("... and more: .holdfast/conflicts\n");
+        // Those that the session has are listed anyway.
+        if matches!(error, HistoryError::Conflicts { .. }) {
+            done.conflicts = clashes;
+        }
+        Ok(done)
+    }
+
     /// Drops what changed from outside up to the position in `message`. It may come again.
     async fn acknowledge(&self, message: &str) -> Result<Done, Trouble> {
         let Ok(position) = message.trim().parse() else {
@@ -346,11 +390,7 @@ impl Session {
         let (tenant, id) = (self.record.tenant, self.id());
         let done = self.shared.acknowledge_changed(tenant, id, position).await;
         match done.as_ref().map_err(Trouble::from) {
-            Ok(()) => Ok(Done {
-                said: self.changed_text().await?,
-                conflicts: Bytes::new(),
-                status: None,
-            }),
+            Ok(()) => Ok(Done::succeeded(self.changed_text().await?)),
             Err(Trouble::Unavailable) => Err(Trouble::Unavailable),
             Err(Trouble::Fail(status)) => Ok(Done::failed(status, "it was not acknowledged")),
         }
@@ -383,43 +423,8 @@ fn told(published: &Published) -> Done {
     page.line("branch", published.branch.as_str());
     page.line("branch-at", &published.head.to_string());
     page.line("commit", &published.commit.id.to_string());
-    Done {
-        said: page.finish(""),
-        // With any, it would have failed.
-        conflicts: Bytes::new(),
-        status: None,
-    }
-}
-
-fn refused(status: FsError, error: &HistoryError) -> Done {
-    let failed = Done::failed(status, &error.to_string());
-    let conflicts: Vec<&Conflict> = match error {
-        HistoryError::Conflicts { conflicts, .. } => conflicts.iter().collect(),
-        HistoryError::Unresolved { conflicts, .. } => {
-            conflicts.first.iter().map(|it| &it.conflict).collect()
-        }
-        _ => Vec::new(),
-    };
-    if conflicts.is_empty() {
-        return failed;
-    }
-    let mut clashes = Page::default();
-    for conflict in conflicts {
-        clashes.push(&conflict_line(conflict));
-    }
-    let clashes = clashes.finish("... and more\n");
-    let mut page = Page::default();
-    page.push(&failed.said);
-    page.push(&clashes);
-    Done {
-        said: page.finish("... and more: .holdfast/conflicts\n"),
-        // Those that the session has are listed anyway.
-        conflicts: match error {
-            HistoryError::Unresolved { .. } => Bytes::new(),
-            _ => clashes,
-        },
-        status: Some(status),
-    }
+    // With any conflicts it would have failed.
+    Done::succeeded(page.finish(""))
 }
 
 #[cfg(test)]

@@ -10,6 +10,8 @@ struct Graph {
     commits: Vec<CommitId>,
     parents: BTreeMap<CommitId, Vec<CommitId>>,
     times: BTreeMap<CommitId, Timestamp>,
+    /// Those that sessions made.
+    of_sessions: BTreeSet<CommitId>,
 }
 
 impl Graph {
@@ -44,8 +46,13 @@ impl Graph {
             }
             let mut new = new_commit(&number.to_string(), &parents);
             new.provenance.agent = ["x", "y"][usize::try_from(pick(2)).unwrap()].into();
+            let is_of_session = pick(3) == 0;
+            new.provenance.session = is_of_session.then(|| base::SessionId::new(7));
             let made = world.store.put_commit(world.workspace, new).await.unwrap();
             graph.commits.push(made.id);
+            if is_of_session {
+                graph.of_sessions.insert(made.id);
+            }
             graph.parents.insert(made.id, parents);
             graph.times.insert(made.id, made.record.time);
         }
@@ -68,6 +75,12 @@ impl Graph {
         let mut ids: Vec<_> = ids.into_iter().collect();
         ids.sort_by_key(|id| std::cmp::Reverse((self.times[id], *id)));
         ids
+    }
+
+    /// Whether a session made one of the beginnings of what a commit comes from.
+    fn began_empty(&self, of: CommitId) -> bool {
+        let mut ancestors = self.ancestors(of).into_iter();
+        ancestors.any(|id| self.parents[&id].is_empty() && self.of_sessions.contains(&id))
     }
 
     fn merge_bases(&self, one: CommitId, two: CommitId) -> Vec<CommitId> {
@@ -113,12 +126,15 @@ fn query(of: CommitId, walk: Walk, limit: usize) -> LogQuery {
 
 #[tokio::test]
 async fn walks_over_random_histories_agree_with_sets() {
-    let (mut several, mut none) = (0, 0);
+    let (mut several, mut none, mut began) = (0, 0, [0; 2]);
     for seed in 0..6 {
         let world = World::new().await;
         let graph = Graph::random(&world, &Rng::seeded(seed), 40).await;
         let (store, workspace) = (&world.store, world.workspace);
         for (index, one) in graph.commits.iter().enumerate() {
+            let empty = store.began_empty(workspace, *one).await.unwrap();
+            assert_eq!(empty, graph.began_empty(*one), "seed {seed}");
+            began[usize::from(empty)] += 1;
             for two in &graph.commits[index..] {
                 let bases = store.merge_bases(workspace, *one, *two).await.unwrap();
                 assert_eq!(bases, graph.merge_bases(*one, *two), "seed {seed}");
@@ -141,6 +157,7 @@ async fn walks_over_random_histories_agree_with_sets() {
         world.assert_clean().await;
     }
     assert!(several > 25 && none > 25, "{several} {none}");
+    assert!(began.iter().all(|count| *count > 25), "{began:?}");
 }
 
 #[tokio::test]
