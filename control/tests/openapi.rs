@@ -301,7 +301,10 @@ fn answers_are_as_the_document_says() {
         )
     };
     import(&one, "main");
+    run_json(&["ref", "create", "other", "main"], &dir);
     import(&two, "other");
+    fs::write(one.join("a.txt"), "three\n").unwrap();
+    import(&one, "main");
     let mut told = Told::new(server);
     work_with_history(&mut told);
     work_with_sessions(&mut told);
