@@ -10,7 +10,8 @@ use metadata::record::operation::Action;
 use metadata::record::reference::RefKind;
 use metadata::store::{CommitInfo, OperationInfo, RefInfo};
 use nfs_gateway::{About, Outcome};
-use serde::{Deserialize, Serialize};
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
 use crate::reading::{ChangedPath, bytes_of, text_of};
@@ -37,8 +38,33 @@ pub struct Checkpoint {
     #[serde(default)]
     pub tool_call: String,
     /// Whatever else is to be known, by key.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "pairs")]
     pub pairs: BTreeMap<String, String>,
+}
+
+/// Reads pairs, none of which is there twice: one of the values would be lost.
+fn pairs<'a, D: Deserializer<'a>>(from: D) -> Result<BTreeMap<String, String>, D::Error> {
+    struct Pairs;
+    impl<'a> Visitor<'a> for Pairs {
+        type Value = BTreeMap<String, String>;
+
+        fn expecting(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            to.write_str("texts by their keys")
+        }
+
+        fn visit_map<A: MapAccess<'a>>(self, mut from: A) -> Result<Self::Value, A::Error> {
+            let mut pairs = BTreeMap::new();
+            while let Some((key, value)) = from.next_entry::<String, String>()? {
+                if pairs.contains_key(&key) {
+                    let why = format!("pairs has the key {key:?} twice");
+                    return Err(serde::de::Error::custom(why));
+                }
+                pairs.insert(key, value);
+            }
+            Ok(pairs)
+        }
+    }
+    from.deserialize_map(Pairs)
 }
 
 /// A session to be published.
@@ -388,6 +414,9 @@ pub const PUBLISH_POLICY: &str = "fail";
 /// What a sync does about clashes if nobody says: the session gets both versions, and cannot be
 /// published before they are settled.
 pub const SYNC_POLICY: &str = "keep-both";
+
+/// All that [`parse_policy`] reads.
+pub const POLICIES: [&str; 4] = ["fail", "keep-both", "ours", "theirs"];
 
 /// Reads what is to be done where both sides changed the same thing.
 ///

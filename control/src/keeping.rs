@@ -67,6 +67,7 @@ pub struct Pin {
 #[serde(deny_unknown_fields)]
 pub struct CreateToken {
     /// What it is for.
+    #[schema(min_length = 1)]
     pub name: String,
 }
 

@@ -59,6 +59,7 @@ pub struct OpenSession {
     #[serde(default)]
     pub run: String,
     /// Seconds until it ends by itself; without it stays until closed.
+    #[schema(minimum = 1, maximum = 3_162_239_999_u64)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_seconds: Option<u64>,
     /// The version to begin with; what branch `main` has if left out.
@@ -86,6 +87,7 @@ pub struct ForkSession {
     #[serde(default)]
     pub run: String,
     /// Seconds until the fork ends by itself; without it stays until closed.
+    #[schema(minimum = 1, maximum = 3_162_239_999_u64)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_seconds: Option<u64>,
 }
@@ -168,6 +170,7 @@ pub struct CreateTicket {
     #[serde(default)]
     pub directory: String,
     /// Seconds until it ends.
+    #[schema(minimum = 1, maximum = 3_162_239_999_u64)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_seconds: Option<u64>,
 }

@@ -238,6 +238,13 @@ fn work_with_sessions(told: &mut Told) {
         404
     );
     assert_eq!(told.call("POST", &of("/restore"), Some(json!({}))).0, 422);
+    // One of the values would be lost.
+    let twice = br#"{"about": {"pairs": {"key": "a", "other": "b", "key": "c"}}}"#;
+    let publish = of("/publish");
+    let (status, refused) = told.server.call("POST", &publish, Some(&told.token), twice);
+    assert_eq!(status, 422);
+    let detail = refused["detail"].as_str().unwrap();
+    assert!(detail.contains(r#"the key "key" twice"#), "{detail}");
     told.done("DELETE", &of(""), None);
     assert_eq!(told.call("GET", &of(""), None).0, 404);
 }
@@ -319,6 +326,77 @@ fn answers_are_as_the_document_says() {
     // The commands above did that, with an archive.
     all.remove("POST /v1/workspaces/{name}/import");
     assert_eq!(told.seen, all);
+}
+
+/// What is refused is not as the document says, and the greatest and least that it says is taken.
+#[test]
+fn bounds_are_as_the_document_says() {
+    let root = tempfile::tempdir().unwrap();
+    let server = Server::start("up", root.path());
+    let session = server.text("session");
+    let told = Told::new(server);
+    let refused = |method: &str, path: &str, body: &Value| {
+        let sent = body.to_string();
+        let (status, answer) = (told.server).call(method, path, Some(&told.token), sent.as_bytes());
+        assert_eq!(status, 400, "{method} {path} {body}: {answer}");
+        let operation = told.operation(method, path).1;
+        let schema = &operation["requestBody"]["content"]["application/json"]["schema"];
+        assert!(!told.faults(schema, body).is_empty(), "{path} {body}");
+    };
+    let open = json!({ "workspace": "default", "ttl_seconds": 0 });
+    refused("POST", "/v1/sessions", &open);
+    let open = json!({ "workspace": "default", "ttl_seconds": 100_u64 * 366 * 24 * 3600 });
+    refused("POST", "/v1/sessions", &open);
+    refused("POST", "/v1/tokens", &json!({ "name": "" }));
+    let parameter = |method: &str, path: &str, name: &str| {
+        let operation = told.operation(method, path).1;
+        let all = operation["parameters"].as_array().unwrap();
+        all.iter().find(|it| it["name"] == name).unwrap().clone()
+    };
+    let get = |path: &str| told.server.call("GET", path, Some(&told.token), b"");
+    let clashes = format!("/v1/sessions/{session}/clashes");
+    assert_eq!(get(&clashes).0, 400);
+    assert_eq!(parameter("GET", &clashes, "with")["required"], true);
+    assert_eq!(get("/v1/workspaces/default/blame").0, 400);
+    let path = parameter("GET", "/v1/workspaces/default/blame", "path");
+    assert_eq!(path["required"], true);
+    let diff = "/v1/workspaces/default/diff";
+    let max = parameter("GET", diff, "limit")["schema"]["maximum"].as_u64();
+    let max = max.unwrap();
+    let session = format!("{diff}?session={session}&limit");
+    assert_eq!(get(&format!("{session}={max}")).0, 200);
+    for over in [max + 1, u64::MAX] {
+        assert_eq!(get(&format!("{session}={over}")).0, 400);
+    }
+    // Of pages the greatest is taken, however much is asked for.
+    let limit = parameter("GET", "/v1/sessions", "limit");
+    assert!(limit["schema"]["maximum"].is_null());
+    for path in [
+        "sessions",
+        "workspaces",
+        "workspaces/default/log",
+        "workspaces/default/refs",
+    ] {
+        let (status, answer) = get(&format!("/v1/{path}?limit=99999999999999999999"));
+        assert!(status == 200 || status == 404, "{path}: {status} {answer}");
+    }
+    let (status, refused) = get("/v1/sessions?limit=many");
+    assert_eq!(status, 400, "{refused}");
+    let key = parameter("POST", "/v1/sessions", "Idempotency-Key")["schema"].clone();
+    for (value, is_key) in [
+        ("a~!", true),
+        ("a b", false),
+        ("", false),
+        ("\u{e9}", false),
+    ] {
+        assert_eq!(
+            told.faults(&key, &json!(value)).is_empty(),
+            is_key,
+            "{value}"
+        );
+    }
+    let responses = told.operation("POST", "/v1/sessions").1["responses"].clone();
+    assert!(responses["201"]["headers"]["Idempotent-Replayed"].is_object());
 }
 
 /// Methods and rights of the router are those of the document.

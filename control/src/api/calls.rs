@@ -207,9 +207,79 @@ async fn keyed(state: &Arc<ApiState>, request: Request, next: Next) -> Result<Re
         request: hash_of(&head, &body),
     };
     let running = state.calls.run();
-    let call = match begin(state, id, &running).await? {
+    let asked = Box::new(Asked {
+        id,
+        running,
+        head,
+        body,
+        next,
+    });
+    in_turn(state, asked).await
+}
+
+/// A call that is to be run.
+struct Asked {
+    id: CallId,
+    running: Running,
+    head: Parts,
+    body: Bytes,
+    next: Next,
+}
+
+/// What came of trying to run a call.
+enum Tried {
+    Answered(Response),
+    /// One with the same key runs.
+    Waits(Box<Asked>),
+}
+
+/// Runs a call; waits for one with the same key.
+///
+/// # Cancellation
+///
+/// Safe to drop: what was begun goes to its end, what waits does not begin.
+async fn in_turn(state: &Arc<ApiState>, mut asked: Box<Asked>) -> Result<Response, ApiError> {
+    let deadline = state.clock.monotonic().saturating_add(PATIENCE);
+    let mut pause = Duration::from_millis(10);
+    let mut place = None;
+    loop {
+        let work = Arc::clone(state);
+        // To its end from before its key is taken, also if the caller goes away: a key is not used up
+        // by what is not done, and what was done is to be known.
+        let tried = state
+            .work
+            .to_end(async move { attempt(&work, asked).await });
+        asked = match tried.await? {
+            Tried::Answered(response) => return Ok(response),
+            Tried::Waits(asked) => asked,
+        };
+        if place.is_none() {
+            place = state.calls.waiting.try_acquire().ok();
+        }
+        let is_late = state.clock.monotonic().saturating_add(pause) > deadline;
+        if is_late || place.is_none() {
+            return Err(ApiError::not_ready(
+                "the first call with this Idempotency-Key still runs: try again",
+            ));
+        }
+        state.clock.sleep(pause).await;
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
+
+/// Begins a call and runs it, unless that was done or is being done.
+async fn attempt(state: &ApiState, asked: Box<Asked>) -> Result<Tried, ApiError> {
+    let id = asked.id;
+    let is_gone = |holder| state.calls.is_gone(holder);
+    let begun = state
+        .store
+        .begin_call(id, asked.running.holder, LIMITS, is_gone);
+    let call = match begun.await? {
         BegunCall::Run(call) => call,
-        BegunCall::Done(answer, salt) => return replayed(&state.store, id, answer, &salt).await,
+        BegunCall::Done(answer, salt) => {
+            let answer = replayed(&state.store, id, answer, &salt).await?;
+            return Ok(Tried::Answered(answer));
+        }
         BegunCall::Other => {
             return Err(ApiError::rejected(
                 StatusCode::UNPROCESSABLE_ENTITY,
@@ -217,45 +287,20 @@ async fn keyed(state: &Arc<ApiState>, request: Request, next: Next) -> Result<Re
                  body): a key is for one request and its repetitions",
             ));
         }
-        BegunCall::Running => {
-            return Err(ApiError::not_ready(
-                "the first call with this Idempotency-Key still runs: try again",
-            ));
-        }
+        BegunCall::Running => return Ok(Tried::Waits(asked)),
     };
+    let Asked {
+        running,
+        mut head,
+        body,
+        next,
+        ..
+    } = *asked;
     head.extensions.insert(call.clone());
     let request = Request::from_parts(head, Body::from(body));
-    let work = Arc::clone(state);
-    let running = async move {
-        let _running = running;
-        run(&work, id, call, next.run(request)).await
-    };
-    // To its end, also if the caller goes away: what was done is to be known.
-    state.work.to_end(running).await
-}
-
-/// Begins a call; waits for one with the same key.
-async fn begin(state: &ApiState, id: CallId, running: &Running) -> Result<BegunCall, ApiError> {
-    let deadline = state.clock.monotonic().saturating_add(PATIENCE);
-    let mut pause = Duration::from_millis(10);
-    let mut place = None;
-    loop {
-        let is_gone = |holder| state.calls.is_gone(holder);
-        let begun = state.store.begin_call(id, running.holder, LIMITS, is_gone);
-        let begun = begun.await?;
-        let is_late = state.clock.monotonic().saturating_add(pause) > deadline;
-        if is_late || !matches!(begun, BegunCall::Running) {
-            return Ok(begun);
-        }
-        if place.is_none() {
-            place = state.calls.waiting.try_acquire().ok();
-        }
-        if place.is_none() {
-            return Ok(begun);
-        }
-        state.clock.sleep(pause).await;
-        pause = (pause * 2).min(PAUSE_MAX);
-    }
+    let answer = run(state, id, call, next.run(request)).await;
+    drop(running);
+    answer.map(Tried::Answered)
 }
 
 /// Runs a handler, and sees to the record of its call.

@@ -20,7 +20,9 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::ApiState;
-use super::input::{Body, Parameters, Place, Tenant, not_a_position, page_limit, told_limit};
+use super::input::{
+    Body, Parameters, Place, Tenant, how_many, not_a_position, page_limit, told_limit,
+};
 use super::routes::{Routes, get, post};
 use crate::conflicts::{Clash, Clashes, Conflict, Resolve, Resolved, Version, parse_take};
 use crate::history::kebab;
@@ -53,6 +55,7 @@ struct Part {
     /// What an answer gave as `next`.
     after: Option<String>,
     /// How many at most: up to 500.
+    #[serde(default, deserialize_with = "how_many")]
     limit: Option<usize>,
 }
 
@@ -60,11 +63,14 @@ struct Part {
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct With {
-    /// The other session's id. It has to be said.
+    /// The other session's id.
+    #[schema(required = true)]
     with: Option<String>,
     /// What an answer gave as `next`.
     after: Option<String>,
     /// How many at most: 1,000 if left out, up to 10,000.
+    #[schema(maximum = 10_000)]
+    #[serde(default, deserialize_with = "how_many")]
     limit: Option<usize>,
 }
 

@@ -14,7 +14,7 @@ use serde::de::IgnoredAny;
 use utoipa::ToSchema;
 
 use super::ApiState;
-use super::input::{Parameters, Place, Tenant, session_id, told_limit};
+use super::input::{Parameters, Place, Tenant, how_many, session_id, told_limit};
 use super::patch::Patches;
 use super::paths::Bytes;
 use crate::history::{Change, Diff, Stat};
@@ -50,6 +50,8 @@ pub(super) struct Wanted {
     /// A session in place of the newer version.
     session: Option<String>,
     /// How many files at most: 1,000 if left out, up to 10,000.
+    #[schema(maximum = 10_000)]
+    #[serde(default, deserialize_with = "how_many")]
     limit: Option<usize>,
     /// Sums, too.
     #[serde(default)]

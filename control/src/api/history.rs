@@ -20,8 +20,8 @@ use super::calls::Keyed;
 use super::describe::{Created, Either, NoContent};
 use super::diff::{CHANGES_MAX, changes_of};
 use super::input::{
-    Body, Parameters, Part, Place, Tenant, next_after, not_a_position, page_limit, session_id,
-    told_limit, workspace_id,
+    Body, Parameters, Part, Place, Tenant, how_many, next_after, not_a_position, page_limit,
+    session_id, told_limit, workspace_id,
 };
 use super::lineage::{self, PathLog};
 use super::paths::Bytes;
@@ -43,6 +43,7 @@ pub(super) struct LogPart {
     /// What an answer gave as `next`.
     after: Option<String>,
     /// How many at most: 100 if left out, up to 500.
+    #[serde(default, deserialize_with = "how_many")]
     limit: Option<usize>,
     /// Commits of this agent only.
     agent: Option<String>,
@@ -66,6 +67,8 @@ pub(super) struct OneVersion {
     /// The version; `main` if left out.
     version: Option<String>,
     /// Tell so many of the files that it changed.
+    #[schema(maximum = 10_000)]
+    #[serde(default, deserialize_with = "how_many")]
     changes: Option<usize>,
 }
 

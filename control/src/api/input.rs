@@ -9,8 +9,8 @@ use axum::http::header;
 use axum::http::request::Parts;
 use base::{SessionId, TenantId, WorkspaceId};
 use metadata::store::{StoreError, names_a_session};
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
 use utoipa::ToSchema;
 
 use super::ApiState;
@@ -104,6 +104,19 @@ impl<T: DeserializeOwned + Send> FromRequestParts<Arc<ApiState>> for Place<T> {
     }
 }
 
+/// Reads how many of something are wanted. More than can be counted is the greatest number.
+pub(super) fn how_many<'a, D: Deserializer<'a>>(from: D) -> Result<Option<usize>, D::Error> {
+    let Some(text) = Option::<String>::deserialize(from)? else {
+        return Ok(None);
+    };
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    match text.parse() {
+        Err(_) if is_number => Ok(Some(usize::MAX)),
+        Err(error) => Err(serde::de::Error::custom(error)),
+        Ok(count) => Ok(Some(count)),
+    }
+}
+
 /// Which part of a list is wanted.
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -111,6 +124,7 @@ pub(super) struct Part {
     /// What an answer gave as `next`.
     after: Option<String>,
     /// How many at most: 100 if left out, up to 500.
+    #[serde(default, deserialize_with = "how_many")]
     limit: Option<usize>,
 }
 

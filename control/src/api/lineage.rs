@@ -73,7 +73,7 @@ pub(super) struct Wanted {
     /// The version; `main` if left out.
     version: Option<String>,
     /// A path from the root directory; bytes that are not UTF-8 behind percent signs.
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<String>, required = true)]
     #[serde(rename = "path")]
     _path: Option<IgnoredAny>,
 }

@@ -440,11 +440,12 @@ fn routes() -> Routes {
 
 /// All paths of the API.
 pub fn router(state: Arc<ApiState>) -> Router {
+    // Only around methods that a path has: other calls need no key to be refused.
+    let once = from_fn_with_state(Arc::clone(&state), calls::once);
     routes()
-        .into_router()
+        .into_router(|methods| methods.route_layer(once.clone()))
         .fallback(async || ApiError::no_route())
         .method_not_allowed_fallback(async || ApiError::no_method())
-        .layer(from_fn_with_state(Arc::clone(&state), calls::once))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .with_state(state)
 }

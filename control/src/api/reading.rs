@@ -23,7 +23,7 @@ use utoipa::ToSchema;
 use super::ApiState;
 use super::describe::Ranged;
 use super::glob::Glob;
-use super::input::{Parameters, Place, Tenant, not_a_position, page_limit};
+use super::input::{Parameters, Place, Tenant, how_many, not_a_position, page_limit};
 use super::paths::{Bytes, resolve};
 use crate::reading::{Entry, escape_bytes, show_bytes, unescape_bytes};
 use crate::room::{ANSWER_BYTES, Room};
@@ -54,6 +54,7 @@ pub(super) struct Wanted {
     /// What an answer gave as `next`.
     after: Option<String>,
     /// How many at most: up to 500.
+    #[serde(default, deserialize_with = "how_many")]
     limit: Option<usize>,
     /// `f`, `d` or `l`: a file, a directory, a symbolic link.
     r#type: Option<String>,

@@ -46,7 +46,7 @@ pub(super) struct Methods {
 /// Paths.
 #[derive(Debug)]
 pub(super) struct Routes {
-    router: Router<Arc<ApiState>>,
+    handlers: Vec<(&'static str, MethodRouter<Arc<ApiState>>)>,
     operations: BTreeMap<&'static str, Vec<Operation>>,
 }
 
@@ -159,28 +159,34 @@ impl Routes {
     /// No paths.
     pub(super) fn new() -> Self {
         Self {
-            router: Router::new(),
+            handlers: Vec::new(),
             operations: BTreeMap::new(),
         }
     }
 
     /// Adds a path.
     pub(super) fn route(mut self, path: &'static str, methods: Methods) -> Self {
-        self.router = self.router.route(path, methods.handlers);
+        self.handlers.push((path, methods.handlers));
         self.operations.insert(path, methods.operations);
         self
     }
 
     /// Adds the paths of others.
     pub(super) fn merge(mut self, other: Self) -> Self {
-        self.router = self.router.merge(other.router);
+        self.handlers.extend(other.handlers);
         self.operations.extend(other.operations);
         self
     }
 
-    /// What serves them.
-    pub(super) fn into_router(self) -> Router<Arc<ApiState>> {
-        self.router
+    /// What serves them, with `around` put around the methods of each path.
+    pub(super) fn into_router(
+        self,
+        around: impl Fn(MethodRouter<Arc<ApiState>>) -> MethodRouter<Arc<ApiState>>,
+    ) -> Router<Arc<ApiState>> {
+        let all = self.handlers.into_iter();
+        all.fold(Router::new(), |router, (path, handlers)| {
+            router.route(path, around(handlers))
+        })
     }
 
     /// What says what they take and give: OpenAPI 3.1.
@@ -233,12 +239,17 @@ impl Operation {
             let contents = body.get("content").and_then(Value::as_object);
             contents.is_some_and(|contents| !contents.contains_key("application/json"))
         });
-        if self.method != "get" && !takes_a_stream {
+        let has_key = self.method != "get" && !takes_a_stream;
+        let mut responses = described.responses();
+        if has_key {
+            say_replayed(&mut responses);
             parameters.push(json!({
                 "name": "Idempotency-Key", "in": "header", "required": false,
                 "description": "1 to 255 visible ASCII characters. A call that comes again with the \
                                 same key gets the answer of the first, and is not done again.",
-                "schema": { "type": "string", "minLength": 1, "maxLength": 255 },
+                "schema": {
+                    "type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$",
+                },
             }));
         }
         let security = match described.has_token {
@@ -249,13 +260,31 @@ impl Operation {
             "operationId": self.name,
             "summary": self.about,
             "parameters": parameters,
-            "responses": described.responses(),
+            "responses": responses,
             "security": security,
         });
         if let (Some(body), Some(told)) = (&described.body, told.as_object_mut()) {
             told.insert("requestBody".to_owned(), body.clone());
         }
         told
+    }
+}
+
+/// Says of what a call succeeds with that it may be the answer of an earlier one.
+fn say_replayed(responses: &mut Value) {
+    let all = responses.as_object_mut().into_iter().flatten();
+    for (_, response) in all.filter(|(status, _)| status.starts_with('2')) {
+        if let Some(response) = response.as_object_mut() {
+            let header = json!({
+                "description": "Is there if this is the answer of an earlier call with the same \
+                                Idempotency-Key.",
+                "schema": { "type": "string", "const": "true" },
+            });
+            response.insert(
+                "headers".to_owned(),
+                json!({ "Idempotent-Replayed": header }),
+            );
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use super::ApiState;
 use super::calls::Keyed;
 use super::describe::{Created, NoContent};
 use super::input::{
-    Body, Parameters, Place, Tenant, next_after, not_a_position, page_limit, session_id,
+    Body, Parameters, Place, Tenant, how_many, next_after, not_a_position, page_limit, session_id,
 };
 use crate::mount_line::{MountKind, MountLine, mount_path};
 use crate::status::ApiError;
@@ -41,6 +41,7 @@ pub(super) struct Part {
     /// What an answer gave as `next`.
     after: Option<String>,
     /// How many at most: 100 if left out, up to 500.
+    #[serde(default, deserialize_with = "how_many")]
     limit: Option<usize>,
 }
 

@@ -10,6 +10,7 @@ use futures_util::stream::FuturesUnordered;
 use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
 use metadata::kv::Kv;
+use metadata::kv::embedded::{EmbeddedKv, EmbeddedOptions};
 use metadata::kv::faulty::{CrashPoint, FaultRates, FaultyKv};
 use metadata::kv::memory::MemoryKv;
 use nfs_gateway::{Engines, Gateway, GatewayOptions};
@@ -26,7 +27,7 @@ const TENANT: base::TenantId = base::TenantId::DEFAULT;
 
 /// Stores that processes share.
 struct World {
-    memory: Arc<MemoryKv>,
+    kv: Arc<dyn Kv>,
     local: Arc<LocalStore>,
     clock: Arc<dyn Clock>,
     token: String,
@@ -51,15 +52,27 @@ struct Answer {
 
 impl World {
     async fn new(clock: Arc<dyn Clock>) -> Self {
-        let memory = Arc::new(MemoryKv::new(Arc::clone(&clock)));
+        let kv = Arc::new(MemoryKv::new(Arc::clone(&clock)));
+        Self::on(kv, clock, tempfile::tempdir().unwrap()).await
+    }
+
+    /// One whose commits take their time.
+    async fn on_disk() -> Self {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let dir = tempfile::tempdir().unwrap();
+        let options = EmbeddedOptions::default();
+        let kv = EmbeddedKv::open(&dir.path().join("kv"), &options, Arc::clone(&clock));
+        Self::on(Arc::new(kv.unwrap()), clock, dir).await
+    }
+
+    async fn on(kv: Arc<dyn Kv>, clock: Arc<dyn Clock>, dir: tempfile::TempDir) -> Self {
         let options = LocalOptions {
             reserve_bytes: 0,
             ..LocalOptions::default()
         };
         let local = LocalStore::open(dir.path(), options, Arc::clone(&clock)).unwrap();
         let mut world = Self {
-            memory,
+            kv,
             local: Arc::new(local),
             clock,
             token: String::new(),
@@ -77,7 +90,7 @@ impl World {
     async fn process(&self, seed: u64, is_alone: bool) -> Process {
         let clock = || Arc::clone(&self.clock);
         let rng = Arc::new(Rng::seeded(seed));
-        let kv = FaultyKv::new(self.memory.clone(), seed, FaultRates::default());
+        let kv = FaultyKv::new(Arc::clone(&self.kv), seed, FaultRates::default());
         let shared: Arc<dyn Kv> = Arc::new(kv.clone());
         let store = Store::open(Arc::clone(&shared), clock(), Arc::clone(&rng));
         let store = store.await.unwrap();
@@ -463,21 +476,60 @@ async fn calls_at_once_do_it_once_also_in_several_processes() {
     assert_eq!(count(&after), count(&before) + 1);
 }
 
+/// A key that is taken is not left with nothing done, however early the caller goes away.
 #[tokio::test]
-async fn a_caller_that_goes_away_finds_what_was_done() {
+async fn a_caller_that_goes_away_at_once_has_it_done() {
+    let world = World::on_disk().await;
+    let process = world.process(2, true).await;
+    let idle = process.tasks.running();
+    let make = post("/v1/workspaces", &json!({ "name": "w" }));
+    let before = process.kv.commits();
+    {
+        let mut call = std::pin::pin!(world.send(&process, &make, Some("key")));
+        while process.kv.commits() == before {
+            assert!(futures_util::poll!(call.as_mut()).is_pending());
+            tokio::task::yield_now().await;
+        }
+    }
+    while process.tasks.running() > idle {
+        tokio::task::yield_now().await;
+    }
+    let other = post("/v1/workspaces", &json!({ "name": "x" }));
+    let refused = world.send(&process, &other, Some("key")).await;
+    assert_eq!(refused.status, 422, "{refused:?}");
+    let made = world
+        .send(&process, &get("/v1/workspaces/w".into()), None)
+        .await;
+    assert_eq!(made.status, 200, "{made:?}");
+    let again = world.send(&process, &make, Some("key")).await;
+    assert_eq!((again.status, again.replayed), (201, true));
+}
+
+/// What a path does not have is said first, whatever the key was used for.
+#[tokio::test]
+async fn methods_and_paths_come_before_keys() {
     let world = World::real().await;
     let process = world.process(2, true).await;
     let make = post("/v1/workspaces", &json!({ "name": "w" }));
-    tokio::select! {
-        biased;
-        _ = world.send(&process, &make, Some("key")) => panic!("that was quick"),
-        () = async { while process.kv.commits() == 0 { tokio::task::yield_now().await; } } => {}
+    let made = world.send(&process, &make, Some("key")).await;
+    assert_eq!(made.status, 201);
+    for (method, path, wanted) in [
+        ("PUT", "/v1/workspaces", 405),
+        ("DELETE", "/v1/sessions", 405),
+        ("POST", "/v1/nothing", 404),
+        ("DELETE", "/v1/workspaces/w", 422),
+    ] {
+        for key in ["key", "a b"] {
+            let answer = world
+                .send(&process, &call(method, path, &Value::Null), Some(key))
+                .await;
+            let wanted = match (wanted, key) {
+                (422, "a b") => 400,
+                (wanted, _) => wanted,
+            };
+            assert_eq!(answer.status, wanted, "{method} {path} {key}: {answer:?}");
+        }
     }
-    let again = world.send(&process, &make, Some("key")).await;
-    assert_eq!(
-        (again.status, again.body["name"].as_str()),
-        (201, Some("w"))
-    );
 }
 
 #[tokio::test]
@@ -512,7 +564,7 @@ async fn a_key_is_checked_and_is_for_one_request() {
     // A token that is none has no keys.
     let stranger = World {
         token: "nobody".into(),
-        memory: world.memory.clone(),
+        kv: Arc::clone(&world.kv),
         local: world.local.clone(),
         clock: world.clock.clone(),
         _dir: tempfile::tempdir().unwrap(),
