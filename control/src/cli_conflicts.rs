@@ -1,8 +1,10 @@
 //! Arguments of the commands about conflicts.
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 
 use crate::cli::ServerArgs;
+use crate::conflicts::TAKES;
 
 /// What to do with conflicts.
 #[derive(Debug, Subcommand)]
@@ -47,7 +49,7 @@ pub struct ResolveArgs {
     pub id: Option<String>,
     /// What to take: `ours` (what the branch had), `theirs` (what the session had that was merged
     /// into it), `both` (everything as it is), or `file` (what is at the path now).
-    #[arg(long, value_name = "WHAT")]
+    #[arg(long, value_name = "WHAT", value_parser = PossibleValuesParser::new(TAKES))]
     pub take: String,
     /// The server.
     #[command(flatten)]

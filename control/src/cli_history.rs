@@ -2,11 +2,12 @@
 
 use std::ffi::OsString;
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 
 use crate::api::CHANGES_MAX;
 use crate::cli::{Repeat, ServerArgs};
-use crate::history::PUBLISH_POLICY;
+use crate::history::{POLICIES, PUBLISH_POLICY};
 
 /// Arguments of `session checkpoint`.
 #[derive(Debug, Args)]
@@ -38,7 +39,12 @@ pub struct PublishArgs {
     /// What to do where the branch has changed the same thing: `fail`, `keep-both` (both versions
     /// come to the branch, as conflicts to be resolved), `ours` (the branch's) or `theirs` (the
     /// session's).
-    #[arg(long, value_name = "POLICY", default_value = PUBLISH_POLICY)]
+    #[arg(
+        long,
+        value_name = "POLICY",
+        default_value = PUBLISH_POLICY,
+        value_parser = PossibleValuesParser::new(POLICIES)
+    )]
     pub policy: String,
     /// Only tell what would be done, and what is in the way.
     #[arg(long)]
@@ -78,7 +84,8 @@ pub struct CloseArgs {
         long,
         value_name = "POLICY",
         requires = "publish",
-        conflicts_with = "keep"
+        conflicts_with = "keep",
+        value_parser = PossibleValuesParser::new(POLICIES)
     )]
     pub policy: Option<String>,
     /// The server.

@@ -4,9 +4,10 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
+use clap::builder::PossibleValuesParser;
 
 use crate::cli::{Repeat, ServerArgs};
-use crate::history::SYNC_POLICY;
+use crate::history::{POLICIES, SYNC_POLICY};
 
 /// Arguments of `session restore`.
 #[derive(Debug, Args)]
@@ -35,7 +36,12 @@ pub struct SyncArgs {
     pub session: Option<String>,
     /// What to do where both changed the same thing: `fail`, `keep-both`, `ours` (the session's) or
     /// `theirs` (the branch's).
-    #[arg(long, value_name = "POLICY", default_value = SYNC_POLICY)]
+    #[arg(
+        long,
+        value_name = "POLICY",
+        default_value = SYNC_POLICY,
+        value_parser = PossibleValuesParser::new(POLICIES)
+    )]
     pub policy: String,
     /// Change nothing, and say what it would come to.
     #[arg(long)]

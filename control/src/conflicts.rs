@@ -238,6 +238,9 @@ impl Conflict {
     }
 }
 
+/// All that [`parse_take`] reads.
+pub const TAKES: [&str; 4] = ["ours", "theirs", "both", "file"];
+
 /// Reads what is to be taken.
 ///
 /// # Errors

@@ -76,6 +76,7 @@ fn misused(args: &[OsString], error: &clap::Error) -> u8 {
     // What was not understood says no more than that.
     let options = args.iter().skip(1).take_while(|arg| *arg != "--");
     let json = options.into_iter().any(|arg| arg == "--json");
+    surroundings::warn(json);
     if !json {
         drop(error.print());
         return Failure::new(FailureKind::Usage, "").exit_code();

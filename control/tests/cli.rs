@@ -395,6 +395,22 @@ fn what_is_said_twice_or_beyond_measure_is_refused() {
     }
 }
 
+/// Bug: nothing was said of a misspelt variable where the command line was wrong, too.
+#[test]
+fn misspelt_variables_are_told_of_wrong_lines() {
+    for json in [&[][..], &["--json"]] {
+        let mut command = holdfast();
+        let command = command.args(json).args(["serve", "--wrong"]);
+        let output = command.env("HOLDFAST_LISEN", "127.0.0.1:1").output();
+        let output = output.unwrap();
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        let (warned, wrong) = said.split_once('\n').unwrap();
+        assert!(warned.contains("HOLDFAST_LISTEN"), "{said}");
+        assert!(wrong.contains("--wrong"), "{said}");
+    }
+}
+
 #[test]
 fn misspelt_variables_are_told() {
     let root = tempfile::tempdir().unwrap();

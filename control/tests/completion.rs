@@ -1,5 +1,5 @@
 //! Completion of command lines, in each shell that is installed here.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(missing_docs, clippy::indexing_slicing, clippy::unwrap_used)]
 
 mod support;
 
@@ -61,6 +61,26 @@ fn bash_completes_commands_flags_and_values() {
     assert_eq!(verbs, ["publish"]);
     let flags = offered_by_bash(&script, &["holdfast", "session", "open", "--tt"]);
     assert_eq!(flags, ["--ttl"]);
+    let policies = ["fail", "keep-both", "ours", "theirs"];
+    let takes = ["ours", "theirs", "both", "file"];
+    for (line, values) in [
+        (&["session", "publish", "--policy", ""][..], policies),
+        (&["session", "sync", "--policy", ""], policies),
+        (&["session", "close", "--policy", ""], policies),
+        (&["conflicts", "resolve", "--take", ""], takes),
+    ] {
+        assert_eq!(
+            offered_by_bash(&script, &[&["holdfast"], line].concat()),
+            values
+        );
+        // Others are refused, and these told.
+        let mut wrong = holdfast();
+        let wrong = wrong.args(&line[..line.len() - 1]).arg("other");
+        let wrong = wrong.output().unwrap();
+        assert_eq!(wrong.status.code(), Some(2), "{line:?}");
+        let said = String::from_utf8_lossy(&wrong.stderr);
+        assert!(said.contains(&values.join(", ")), "{said}");
+    }
     let shells = offered_by_bash(&script, &["holdfast", "completion", ""]);
     for name in ["bash", "zsh", "fish"] {
         assert!(shells.contains(&name.to_owned()), "{shells:?}");

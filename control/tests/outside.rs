@@ -11,7 +11,7 @@ mod tests {
     use std::path::Path;
 
     use crate::support::files::{Mount, mounted};
-    use crate::support::{Server, fails, holdfast, id, json, publish};
+    use crate::support::{Server, fails, holdfast, id, json, publish, run};
     use nfs3_types::nfs3::{fattr3, nfsstat3, stable_how};
     use serde_json::Value;
 
@@ -283,6 +283,11 @@ mod tests {
             fails(&line, dir, CONFLICT, &["shared", "policy"]);
             let tried = sync(dir, second, &["--dry-run"]);
             assert_eq!(tried["conflicts"][0]["path"], "shared");
+            let aside = tried["conflicts"][0]["aside"].as_str().unwrap();
+            let said = run(&["session", "sync", id(second), "--dry-run"], dir);
+            let said = String::from_utf8_lossy(&said.stdout).into_owned();
+            let told = format!("shared, the other version is at {aside}\n");
+            assert!(said.contains(&told), "{said}");
             assert_eq!(second_files.read("shared").await.unwrap(), ours);
             let said = ["--policy", policy];
             // Both are kept if nobody says otherwise.

@@ -8,7 +8,7 @@ use std::path::Path;
 use super::holding::Holding;
 use super::pages::{pages, pages_until};
 use super::partial::Partial;
-use super::transfer::{begin, copy, put, why_broken};
+use super::transfer::{begin, copy, is_standard, put, why_broken};
 use super::{client, escape};
 use crate::bundle::{About, Commit as Bundled, Reader, Ref as BundledRef, Section, Writer};
 use crate::cli_transfer::{BundleArgs, UnbundleArgs};
@@ -148,7 +148,18 @@ pub(super) fn parents_first(mut rest: BTreeMap<String, Commit>) -> Vec<Commit> {
     sorted
 }
 
+/// A bundle is read more than once, and written whole or not at all.
+fn check_file(path: &Path) -> Result<(), Failure> {
+    if is_standard(path) {
+        let message =
+            "a bundle is a file, and goes through no pipe: name one (./- if it is called so)";
+        return Err(Failure::new(FailureKind::Usage, message));
+    }
+    Ok(())
+}
+
 pub(super) fn bundle(args: BundleArgs, json: bool) -> Result<(), Failure> {
+    check_file(&args.file)?;
     if args.file.exists() && !args.force {
         let message = format!(
             "{} exists; --force writes all the same",
@@ -315,6 +326,7 @@ fn verify(path: &Path) -> Result<Contents, Failure> {
 }
 
 pub(super) fn unbundle(args: UnbundleArgs, json: bool) -> Result<(), Failure> {
+    check_file(&args.file)?;
     let contents = verify(&args.file)?;
     let client = client(&args.server)?;
     let workspace = &args.workspace;

@@ -16,8 +16,8 @@ use crate::cli_history::{
 use crate::conflicts::Planned;
 use crate::failure::{Failure, FailureKind};
 use crate::history::{
-    Change, Checkpoint, Checkpointed, Commit, CreateRef, Diff, Operation, Publish, Published, Ref,
-    Shown, Stat, Undo, short,
+    Change, Checkpoint, Checkpointed, Commit, Conflict, CreateRef, Diff, Operation, Publish,
+    Published, Ref, Shown, Stat, Undo, short,
 };
 use crate::output;
 use crate::reading::{ChangedPath, PathCommit, escape_bytes, show_bytes, show_path};
@@ -101,23 +101,26 @@ pub(super) fn published_lines(done: &Published) -> Vec<String> {
         "merged" => format!("branch {branch} is at {head}, a merge with what it had"),
         _ => format!("branch {branch} is at {head}"),
     }];
-    for conflict in &done.conflicts {
-        let aside = conflict.aside.as_ref();
-        let aside = aside.map(|path| show_path(path, conflict.aside_bytes.as_ref()));
-        let aside = aside.map(|path| format!(", the other version is at {path}"));
-        lines.push(format!(
-            "conflict ({}, {}): {}{}",
-            conflict.kind,
-            conflict.resolution,
-            show_path(&conflict.path, conflict.path_bytes.as_ref()),
-            aside.unwrap_or_default()
-        ));
-    }
+    lines.extend(done.conflicts.iter().map(conflict_line));
     lines.extend(conflicts::further(
         done.conflicts.len(),
         done.conflicts_total,
     ));
     lines
+}
+
+/// A conflict, how it was settled, and where both versions are.
+pub(super) fn conflict_line(conflict: &Conflict) -> String {
+    let aside = conflict.aside.as_ref();
+    let aside = aside.map(|path| show_path(path, conflict.aside_bytes.as_ref()));
+    let aside = aside.map(|path| format!(", the other version is at {path}"));
+    format!(
+        "conflict ({}, {}): {}{}",
+        conflict.kind,
+        conflict.resolution,
+        show_path(&conflict.path, conflict.path_bytes.as_ref()),
+        aside.unwrap_or_default()
+    )
 }
 
 pub(super) fn log(args: &LogArgs, json: bool) -> Result<(), Failure> {

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
+use super::history::conflict_line;
 use super::session::path_of;
 use super::{client, conflicts, served};
 use crate::cli_outside::{ChangedArgs, RestoreArgs, SyncArgs};
@@ -59,14 +60,7 @@ pub(super) fn sync(args: SyncArgs, json: bool) -> Result<(), Failure> {
         (_, false) => format!("the session is at a merge with branch {branch}, at {head}"),
         (_, true) => format!("the session would be merged with branch {branch}, at {head}"),
     }];
-    for conflict in &done.conflicts {
-        lines.push(format!(
-            "conflict ({}, {}): {}",
-            conflict.kind,
-            conflict.resolution,
-            show_path(&conflict.path, conflict.path_bytes.as_ref())
-        ));
-    }
+    lines.extend(done.conflicts.iter().map(conflict_line));
     lines.extend(conflicts::further(
         done.conflicts.len(),
         done.conflicts_total,

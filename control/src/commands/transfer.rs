@@ -107,7 +107,7 @@ pub(super) fn put(to: &mut dyn Write, bytes: &[u8]) -> Result<(), Failure> {
     sent.map_err(|error| Failure::io("send the archive", &error))
 }
 
-fn is_standard(path: &Path) -> bool {
+pub(super) fn is_standard(path: &Path) -> bool {
     path == Path::new("-")
 }
 
@@ -235,6 +235,10 @@ pub(super) fn export(args: ExportArgs, json: bool) -> Result<(), Failure> {
         Ok((commit.unwrap_or_default(), unpacked))
     });
     let (commit, unpacked) = exported.map_err(|failure| why_broken(&client, &call, failure))?;
+    let Some(unpacked) = unpacked else {
+        // Who read it has enough.
+        return Ok(());
+    };
     let counts = counted(&unpacked.counts);
     if unpacked.owners_left > 0 {
         output::note(&format!(
@@ -354,13 +358,21 @@ impl Target {
         }
     }
 
-    fn take(self, from: &mut dyn Read, force: bool) -> Result<Unpacked, Failure> {
+    /// `None` if whoever reads standard output went away.
+    fn take(self, from: &mut dyn Read, force: bool) -> Result<Option<Unpacked>, Failure> {
         let mut progress = Progress::new("received");
         let options = Options { force };
-        match self {
+        let unpacked = match self {
             Self::Standard => {
-                let mut to = std::io::stdout().lock();
-                copy(from, &mut to, &mut progress)
+                let mut to = Piped {
+                    to: std::io::stdout().lock(),
+                    is_gone: false,
+                };
+                let copied = copy(from, &mut to, &mut progress);
+                if to.is_gone {
+                    return Ok(None);
+                }
+                copied
             }
             Self::Existing(dest) => {
                 unpack(from, &dest, options, &mut progress).map_err(|failure| {
@@ -379,7 +391,35 @@ impl Target {
                 let copied = archive(from, (partial.path(), file), form, &mut progress);
                 partial.end(copied, force)
             }
+        };
+        unpacked.map(Some)
+    }
+}
+
+/// Knows whether whoever reads it went away.
+struct Piped<W> {
+    to: W,
+    is_gone: bool,
+}
+
+impl<W> Piped<W> {
+    fn look<T>(&mut self, done: std::io::Result<T>) -> std::io::Result<T> {
+        if let Err(error) = &done {
+            self.is_gone |= error.kind() == std::io::ErrorKind::BrokenPipe;
         }
+        done
+    }
+}
+
+impl<W: Write> Write for Piped<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let done = self.to.write(bytes);
+        self.look(done)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        let done = self.to.flush();
+        self.look(done)
     }
 }
 
