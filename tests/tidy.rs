@@ -39,11 +39,12 @@ mod tests {
 
     #[test]
     fn crates_depend_one_way() {
-        let allowed: [(&str, &[&str]); 7] = [
+        let allowed: [(&str, &[&str]); 8] = [
             ("base", &[]),
             ("chunkstore", &["base"]),
             ("metadata", &["base"]),
             ("nfs-gateway", &["base", "chunkstore", "metadata"]),
+            ("fdb-emulator", &["base", "metadata"]),
             (
                 "control",
                 &["base", "chunkstore", "metadata", "nfs-gateway"],
