@@ -60,6 +60,12 @@ pub(crate) async fn sizes_are_limited(rig: &mut Rig) {
     }
     assert_eq!(commit(transaction).await, Err(2101));
     assert_eq!(rig.value("0").await, None);
+    // What waits for a commit that is refused before it is sent fails with it.
+    let transaction = rig.begin();
+    transaction.set(&long_key, b"");
+    let stamp = transaction.get_versionstamp();
+    assert_eq!(commit(transaction).await, Err(2102));
+    assert_eq!(code(stamp.await), 2102);
 }
 
 pub(crate) async fn a_size_limit_is_kept(rig: &mut Rig) {

@@ -472,10 +472,34 @@ impl Transaction {
             }
             too_large
         };
-        if too_large {
-            return Future::ready(Err(codes::TRANSACTION_TOO_LARGE));
+        let future = Future::new();
+        let outcome = if too_large {
+            Err(codes::TRANSACTION_TOO_LARGE)
+        } else {
+            self.try_ask(Request::Commit, &future)
+        };
+        if let Err(code) = outcome {
+            let ended = self.refused(code);
+            future.complete(Err(code));
+            fail(ended, code);
         }
-        self.ask(Request::Commit)
+        future
+    }
+
+    /// Notes that a commit was refused before it was sent: what fails with it.
+    fn refused(&self, code: Code) -> Vec<Arc<Future>> {
+        let mut state = self.state.lock();
+        let attempt = &mut state.attempt;
+        if attempt.committing {
+            // It is another commit that was sent, and those wait for it.
+            return Vec::new();
+        }
+        attempt.committing = true;
+        attempt.stamp = Some(Err(code));
+        let watches = std::mem::take(&mut attempt.watches);
+        let mut ended = std::mem::take(&mut attempt.stamps);
+        ended.extend(watches.iter().filter_map(Weak::upgrade));
+        ended
     }
 
     /// The version of the commit; −1 if there is none.

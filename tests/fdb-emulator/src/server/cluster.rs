@@ -642,3 +642,193 @@ fn code_of(error: &KvError, named: Option<Version>, newest: Version, reading: bo
         KvError::Corrupt(_) => codes::INTERNAL_ERROR,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use base::ManualClock;
+    use base::Timestamp;
+
+    use super::*;
+    use crate::wire::Selector;
+
+    fn b(text: &str) -> Bytes {
+        Bytes::copy_from_slice(text.as_bytes())
+    }
+
+    /// A cluster with one connection, number 1.
+    fn cluster(faults: &str) -> Cluster {
+        let clock = Arc::new(ManualClock::new(Timestamp::EPOCH));
+        let mut cluster = Cluster::new(clock, Faults::parse(3, faults).unwrap());
+        cluster.connected(1);
+        cluster
+    }
+
+    impl Cluster {
+        /// Calls of a transaction on connection 1, the last with an answer.
+        fn ask(&mut self, transaction: u64, id: u64, requests: Vec<Request>) -> Vec<Action> {
+            let last = requests.len() - 1;
+            let mut actions = Vec::new();
+            for (index, request) in requests.into_iter().enumerate() {
+                let id = if index == last { id } else { 0 };
+                let call = Call {
+                    transaction,
+                    id,
+                    request,
+                };
+                actions.extend(self.call(1, call));
+            }
+            actions
+        }
+
+        /// The outcome of calls that are answered at once.
+        fn outcome(&mut self, transaction: u64, requests: Vec<Request>) -> Result<Reply, Code> {
+            match self.ask(transaction, 77, requests).as_slice() {
+                [Action::Send { answer, delay, .. }] if delay.is_zero() && answer.id == 77 => {
+                    answer.outcome.clone()
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+
+        fn value(&mut self, key: &str) -> Option<Bytes> {
+            let get = Request::Get {
+                key: b(key),
+                snapshot: true,
+            };
+            let value = self.outcome(9_999, vec![get]);
+            assert!(self.ask(9_999, 0, vec![Request::Drop]).is_empty());
+            match value {
+                Ok(Reply::Value(value)) => value,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    fn set(key: &str, value: &str) -> Request {
+        Request::Set(b(key), b(value))
+    }
+
+    #[test]
+    fn a_lost_connection_drops_what_was_not_committed() {
+        let mut cluster = cluster("straggle@2");
+        assert!(
+            cluster
+                .outcome(1, vec![set("a", "1"), Request::Commit])
+                .is_ok()
+        );
+        assert!(cluster.ask(2, 0, vec![set("a", "2")]).is_empty());
+        assert_eq!(cluster.transactions(), 1);
+        let held = cluster.ask(3, 5, vec![set("b", "late"), Request::Commit]);
+        let [Action::Resume { token, .. }] = held.as_slice() else {
+            panic!("{held:?}");
+        };
+        cluster.disconnected(1);
+        assert_eq!(cluster.transactions(), 0);
+        assert_eq!(cluster.resume(*token).len(), 1, "an answer to nobody");
+        assert!(cluster.resume(*token).is_empty(), "once");
+        assert!(
+            cluster.ask(2, 6, vec![Request::Commit]).is_empty(),
+            "too late"
+        );
+        cluster.connected(1);
+        assert_eq!(cluster.value("a"), Some(b("1")));
+        assert_eq!(cluster.value("b"), Some(b("late")), "it was on its way");
+    }
+
+    #[test]
+    fn what_is_sent_to_an_unreachable_cluster_is_done_in_order_later() {
+        let mut cluster = cluster("unreachable@1:5");
+        let actions = cluster.ask(1, 4, vec![set("a", "1"), Request::Commit]);
+        let [Action::Resume { token, delay }] = actions.as_slice() else {
+            panic!("{actions:?}");
+        };
+        assert_eq!(*delay, Duration::from_millis(5));
+        assert!(
+            cluster
+                .ask(2, 5, vec![set("a", "2"), Request::Commit])
+                .is_empty()
+        );
+        let answers = cluster.resume(*token);
+        assert_eq!(answers.len(), 2);
+        assert_eq!(cluster.value("a"), Some(b("2")));
+    }
+
+    #[test]
+    fn watches_are_counted_and_forgotten() {
+        let mut cluster = cluster("none");
+        let mut requests = vec![Request::Watch(b("w")); WATCHES_MAX];
+        requests.push(Request::Watch(b("w")));
+        let refused = cluster.outcome(1, requests);
+        assert_eq!(refused, Err(codes::TOO_MANY_WATCHES));
+        assert!(cluster.ask(1, 0, vec![Request::Drop]).is_empty());
+        let armed = cluster.ask(2, 8, vec![Request::Watch(b("w"))]);
+        assert!(armed.is_empty());
+        assert_eq!(
+            cluster.outcome(2, vec![Request::Commit]),
+            Ok(Reply::Committed(None))
+        );
+        assert_eq!(cluster.watches.len(), 1);
+        assert!(cluster.ask(2, 0, vec![Request::ForgetWatch(8)]).is_empty());
+        assert!(cluster.watches.is_empty());
+        let committed = cluster.outcome(3, vec![set("w", "1"), Request::Commit]);
+        assert!(
+            matches!(committed, Ok(Reply::Committed(Some(_)))),
+            "and nothing fires"
+        );
+    }
+
+    #[test]
+    fn transactions_are_bounded() {
+        let mut cluster = cluster("none");
+        for name in 0..u64::try_from(TRANSACTIONS_MAX).unwrap() {
+            assert!(cluster.outcome(name, vec![Request::ReadVersion]).is_ok());
+        }
+        let refused = cluster.outcome(1 << 40, vec![Request::ReadVersion]);
+        assert_eq!(refused, Err(codes::GRV_PROXY_MEMORY_LIMIT));
+        assert!(cluster.ask(1, 0, vec![Request::Drop]).is_empty());
+        assert!(cluster.outcome(1 << 40, vec![Request::ReadVersion]).is_ok());
+    }
+
+    #[test]
+    fn a_selector_conflicts_over_the_way_it_went() {
+        let mut cluster = cluster("none");
+        let fill = vec![set("b", ""), set("d", ""), set("f", ""), Request::Commit];
+        assert!(cluster.outcome(1, fill).is_ok());
+        for (written, expected) in [("c", true), ("g", false), ("a", false)] {
+            let selector = Selector {
+                key: b("b"),
+                or_equal: true,
+                offset: 1,
+            };
+            let get = Request::GetKey {
+                selector,
+                snapshot: false,
+            };
+            assert_eq!(cluster.outcome(2, vec![get]), Ok(Reply::Key(b("d"))));
+            let write = vec![set(written, ""), Request::Commit];
+            assert!(cluster.outcome(3, write).is_ok());
+            let commit = cluster.outcome(2, vec![set("other", ""), Request::Commit]);
+            assert_eq!(commit.is_err(), expected, "{written}");
+            let clear = vec![Request::Clear(b(written)), Request::Commit];
+            assert!(cluster.outcome(4, clear).is_ok());
+        }
+    }
+
+    #[test]
+    fn operations_that_are_not_imitated_are_refused() {
+        let mut cluster = cluster("none");
+        for op in [6, 7, 8, 9, 16, 99] {
+            let atomic = vec![Request::Atomic(op, b("a"), b("b")), Request::Commit];
+            assert_eq!(
+                cluster.outcome(1, atomic),
+                Err(codes::INVALID_MUTATION_TYPE)
+            );
+        }
+        let metadata = Bytes::from_static(metadata_version::KEY);
+        let wrong = vec![Request::Atomic(2, metadata, b("x")), Request::Commit];
+        assert_eq!(
+            cluster.outcome(1, wrong),
+            Err(codes::CLIENT_INVALID_OPERATION)
+        );
+    }
+}
