@@ -91,12 +91,13 @@ pub(crate) fn run_all(cases: &[Case]) {
         }
         println!("case {name}");
         run += 1;
+        let mut rig = Rig::start(1, case.faults);
         let done = catch_unwind(AssertUnwindSafe(|| {
-            let mut rig = Rig::start(1, case.faults);
             runtime.block_on((case.run)(&mut rig));
-            runtime.block_on(rig.clear());
         }));
-        if done.is_err() {
+        // Also after a failure: a real cluster is left as it was.
+        let cleared = catch_unwind(AssertUnwindSafe(|| runtime.block_on(rig.clear())));
+        if done.and(cleared).is_err() {
             failed.push(name);
         }
     }
@@ -112,15 +113,19 @@ fn check_library() {
         .lines()
         .find(|line| line.contains("libfdb_c.so"))
         .unwrap();
-    let beside = beside("libfdb_c.so");
-    let emulated = line.contains(beside.parent().unwrap().to_str().unwrap());
+    let emulated = line.contains(built().to_str().unwrap());
     assert_eq!(emulated, real().is_none(), "loaded {line}");
+}
+
+/// Where the tests were built, and what was built with them.
+fn built() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    test.ancestors().nth(2).unwrap().to_owned()
 }
 
 /// A file that was built with the tests.
 fn beside(name: &str) -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let file = test.ancestors().nth(2).unwrap().join(name);
+    let file = built().join(name);
     assert!(
         file.exists(),
         "{} is missing: run tests/fdb/run",

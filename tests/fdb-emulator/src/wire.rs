@@ -493,6 +493,36 @@ mod tests {
         }
     }
 
+    /// Bytes from outside decode to nothing, or to what encodes to them again.
+    #[test]
+    fn changed_bodies_do_no_harm() {
+        let rng = base::Rng::seeded(1);
+        let mut decoded = 0;
+        for round in 0..20_000_usize {
+            let requests = requests();
+            let request = requests[round % requests.len()].clone();
+            let call = Call {
+                transaction: 1,
+                id: 2,
+                request,
+            };
+            let mut body = call.frame().split_off(4);
+            for _ in 0..=rng.u64() % 3 {
+                let place = usize::try_from(rng.u64()).unwrap() % body.len();
+                body[place] = rng.bytes::<1>()[0];
+            }
+            let body = Bytes::from(body);
+            if let Some(call) = Call::decode(body.clone()) {
+                assert_eq!(call.frame()[4..], body);
+                decoded += 1;
+            }
+            if let Some(answer) = Answer::decode(body.clone()) {
+                assert_eq!(answer.frame()[4..], body);
+            }
+        }
+        assert!(decoded > 1000, "{decoded}");
+    }
+
     #[test]
     fn a_frame_that_claims_too_much_is_refused_before_it_is_read() {
         assert!(read_frame(&mut [255, 255, 255, 255].as_slice()).is_err());

@@ -177,16 +177,22 @@ impl Network {
         Ok(())
     }
 
-    /// Runs `work` on the network thread.
+    /// Runs `work` on the network thread, unless that has ended: then it never runs.
     pub fn post(&self, work: impl FnOnce() + Send + 'static) {
-        self.state.lock().now.push_back(Box::new(work));
-        self.more.notify_one();
+        let mut state = self.state.lock();
+        if state.phase != Phase::Stopped {
+            state.now.push_back(Box::new(work));
+            self.more.notify_one();
+        }
     }
 
-    /// Runs `work` on the network thread after `delay`.
+    /// Runs `work` on the network thread after `delay`, as [`Self::post`] does.
     pub fn after(&self, delay: Duration, work: impl FnOnce() + Send + 'static) {
         let due = self.clock.monotonic() + delay;
         let mut state = self.state.lock();
+        if state.phase == Phase::Stopped {
+            return;
+        }
         state.timers += 1;
         let name = (due, state.timers);
         state.later.insert(name, Box::new(work));

@@ -655,8 +655,8 @@ impl RangeQuery {
     }
 }
 
-/// More than a read within a transaction's limits returns; less than a frame.
-const SIZE_OF_ALL: u32 = 12_000_000;
+/// Bytes of a read in exact mode. With what is between the pairs it is less than a frame.
+const SIZE_OF_ALL: u32 = 10_000_000;
 
 /// Bytes of the how manyth part of an iteration: 4096, and half as many more each time.
 fn iteration_bytes(iteration: i32) -> Result<u32, Code> {

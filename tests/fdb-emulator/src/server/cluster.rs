@@ -24,6 +24,10 @@ const WATCHES_MAX: usize = 10_000;
 /// Most calls that wait while the cluster is unreachable; more are lost.
 const WAITING_MAX: usize = 100_000;
 
+/// Most pairs of a range read, also where a client asks for more: so many of the shortest, and as
+/// many bytes as a client may ask for, fit in a frame.
+const ROWS_MAX: u32 = 500_000;
+
 /// Versions that a recovery skips.
 const RECOVERY_VERSIONS: u64 = 100_000_000;
 
@@ -357,13 +361,14 @@ impl Cluster {
     }
 
     fn rows(&mut self, read: &RangeRead) -> u32 {
+        let rows = read.rows.min(ROWS_MAX);
         if read.may_cut
             && let Some(happening) = self.faults.decide(Fault::Cut)
         {
-            let rows = u32::try_from(1 + happening.random % 3).unwrap_or(1);
-            return read.rows.min(rows);
+            let few = u32::try_from(1 + happening.random % 3).unwrap_or(1);
+            return rows.min(few);
         }
-        read.rows
+        rows
     }
 
     /// Decides what becomes of a commit.
