@@ -37,6 +37,7 @@ mod tests {
             commits::read_only_commits,
             commits::conflicts,
             commits::snapshot_reads_and_own_keys_do_not_conflict,
+            commits::a_read_version_set_by_hand_is_told_unseen,
             commits::conflict_ranges_at_a_known_version,
             commits::blind_writes_do_not_conflict,
             commits::a_range_read_conflicts_over_what_it_returned,
