@@ -20,6 +20,9 @@ const ONLY: &str = "HOLDFAST_FDB_CASE";
 /// How long a case may take, whatever goes wrong: its transactions fail after it.
 const PATIENCE_MS: i32 = 20_000;
 
+/// How long a case may take in all.
+const CASE_MS_MAX: u64 = 60_000;
+
 /// A future of a case.
 pub(crate) type Running<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
@@ -93,7 +96,13 @@ pub(crate) fn run_all(cases: &[Case]) {
         run += 1;
         let mut rig = Rig::start(1, case.faults);
         let done = catch_unwind(AssertUnwindSafe(|| {
-            runtime.block_on((case.run)(&mut rig));
+            runtime.block_on(async {
+                // Nothing should wait for ever, but what is tested may.
+                tokio::select! {
+                    () = (case.run)(&mut rig) => {}
+                    () = pass(CASE_MS_MAX) => panic!("the case does not end"),
+                }
+            });
         }));
         // Also after a failure: a real cluster is left as it was.
         let cleared = catch_unwind(AssertUnwindSafe(|| runtime.block_on(rig.clear())));
