@@ -15,6 +15,7 @@ pub mod faulty;
 #[cfg(feature = "fdb")]
 pub mod fdb;
 pub mod memory;
+pub mod still;
 
 use std::fmt::Debug;
 use std::pin::Pin;
