@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::cli_completion::CompletionArgs;
 use crate::cli_conflicts::ConflictsCommand;
 use crate::cli_history::{
     CheckpointArgs, CloseArgs, DiffArgs, LogArgs, OpCommand, PublishArgs, RefCommand, ShowArgs,
@@ -95,6 +96,8 @@ pub enum Command {
     /// Change the keys that sign file handles.
     #[command(subcommand)]
     Keys(KeysCommand),
+    /// Print what makes a shell complete command lines of this program.
+    Completion(CompletionArgs),
 }
 
 /// What to do with the keys that sign file handles.
@@ -209,6 +212,15 @@ pub struct ServerArgs {
     pub token: Option<String>,
 }
 
+/// How a command may be repeated.
+#[derive(Debug, Args)]
+pub struct Repeat {
+    /// A key for what is asked for, such as a random UUID: if no answer comes, the same command with
+    /// the same key does it at most once, and tells what it came to.
+    #[arg(long, value_name = "KEY")]
+    pub idempotency_key: Option<String>,
+}
+
 /// What to do with workspaces.
 #[derive(Debug, Subcommand)]
 pub enum WorkspaceCommand {
@@ -222,6 +234,9 @@ pub enum WorkspaceCommand {
         /// Owner and group of its root directory.
         #[arg(long, value_name = "UID:GID", value_parser = ids, default_value = "0:0")]
         root_owner: (u32, u32),
+        /// How it may be repeated.
+        #[command(flatten)]
+        repeat: Repeat,
         /// The server.
         #[command(flatten)]
         server: ServerArgs,
@@ -309,6 +324,9 @@ pub struct OpenArgs {
     /// The branch to publish to [default: the one that --version names, else main]
     #[arg(long, value_name = "BRANCH")]
     pub branch: Option<String>,
+    /// How it may be repeated.
+    #[command(flatten)]
+    pub repeat: Repeat,
     /// The server.
     #[command(flatten)]
     pub server: ServerArgs,
@@ -335,6 +353,9 @@ pub struct ForkArgs {
     /// The fork ends by itself after this time.
     #[arg(long, value_name = "DURATION")]
     pub ttl: Option<Period>,
+    /// How it may be repeated.
+    #[command(flatten)]
+    pub repeat: Repeat,
     /// The server.
     #[command(flatten)]
     pub server: ServerArgs,
@@ -348,6 +369,9 @@ pub struct TicketArgs {
     /// What the ticket grants.
     #[command(flatten)]
     pub grant: Grant,
+    /// How it may be repeated.
+    #[command(flatten)]
+    pub repeat: Repeat,
     /// The server.
     #[command(flatten)]
     pub server: ServerArgs,

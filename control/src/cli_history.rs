@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::{Args, Subcommand};
 
 use crate::api::CHANGES_MAX;
-use crate::cli::ServerArgs;
+use crate::cli::{Repeat, ServerArgs};
 use crate::history::PUBLISH_POLICY;
 
 /// Arguments of `session checkpoint`.
@@ -16,6 +16,9 @@ pub struct CheckpointArgs {
     /// What the commit is to say.
     #[command(flatten)]
     pub about: AboutArgs,
+    /// How it may be repeated.
+    #[command(flatten)]
+    pub repeat: Repeat,
     /// The server.
     #[command(flatten)]
     pub server: ServerArgs,
@@ -40,6 +43,9 @@ pub struct PublishArgs {
     /// Only tell what would be done, and what is in the way.
     #[arg(long)]
     pub dry_run: bool,
+    /// How it may be repeated.
+    #[command(flatten)]
+    pub repeat: Repeat,
     /// The server.
     #[command(flatten)]
     pub server: ServerArgs,
@@ -199,6 +205,9 @@ pub enum RefCommand {
         /// Protect it: it is not removed, and moves to descendants only.
         #[arg(long)]
         protected: bool,
+        /// How it may be repeated.
+        #[command(flatten)]
+        repeat: Repeat,
         /// The workspace.
         #[command(flatten)]
         workspace: Workspace,

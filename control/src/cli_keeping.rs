@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 
-use crate::cli::ServerArgs;
+use crate::cli::{Repeat, ServerArgs};
 use crate::units::Period;
 
 /// Arguments of `workspace delete`.
@@ -88,6 +88,9 @@ pub enum TokenCommand {
     Create {
         /// What it is for.
         name: String,
+        /// How it may be repeated.
+        #[command(flatten)]
+        repeat: Repeat,
         /// The server.
         #[command(flatten)]
         server: ServerArgs,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::cli::ServerArgs;
+use crate::cli::{Repeat, ServerArgs};
 use crate::history::SYNC_POLICY;
 
 /// Arguments of `session restore`.
@@ -20,6 +20,9 @@ pub struct RestoreArgs {
     /// have there is removed [default: the whole session]
     #[arg(value_name = "PATH")]
     pub paths: Vec<OsString>,
+    /// How it may be repeated.
+    #[command(flatten)]
+    pub repeat: Repeat,
     /// The server.
     #[command(flatten)]
     pub server: ServerArgs,
@@ -37,6 +40,9 @@ pub struct SyncArgs {
     /// Change nothing, and say what it would come to.
     #[arg(long)]
     pub dry_run: bool,
+    /// How it may be repeated.
+    #[command(flatten)]
+    pub repeat: Repeat,
     /// The server.
     #[command(flatten)]
     pub server: ServerArgs,

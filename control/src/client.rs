@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::cli::Repeat;
 use crate::data_dir::{ControlFile, read_control};
 use crate::failure::{Failure, FailureKind};
 use crate::types::Problem;
@@ -47,6 +48,7 @@ pub struct Client {
     base: String,
     authorization: String,
     control: Option<ControlFile>,
+    key: Option<String>,
 }
 
 /// What a call carries.
@@ -99,7 +101,17 @@ impl Client {
             base,
             authorization: format!("Bearer {token}"),
             control,
+            key: None,
         })
+    }
+
+    /// Sends what changes something with an idempotency key. Good for one call.
+    #[must_use]
+    pub fn keyed(self, repeat: Repeat) -> Self {
+        Self {
+            key: repeat.idempotency_key,
+            ..self
+        }
     }
 
     /// What the server wrote into the data directory, if that is how it was found.
@@ -274,11 +286,14 @@ impl Client {
         payload: &Payload<'_, T>,
     ) -> Result<Vec<u8>, Failure> {
         let url = format!("{}{path}", self.base);
-        let request = ureq::http::Request::builder()
+        let mut request = ureq::http::Request::builder()
             .method(method)
             .uri(&url)
             .header("authorization", &self.authorization)
             .header("content-type", "application/json");
+        if let Some(key) = self.key.as_ref().filter(|_| method != "GET") {
+            request = request.header("idempotency-key", key);
+        }
         let body = match payload {
             Payload::Nothing => Vec::new(),
             Payload::Json(body) => serde_json::to_vec(body).unwrap_or_default(),

@@ -5,12 +5,14 @@ use metadata::merge::Side;
 use metadata::ops::{Located, Take, side_in_place};
 use metadata::record::conflict::Resolution;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::history;
 use crate::reading::{bytes_of, text_of};
 
 /// An unresolved conflict.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = UnresolvedConflict)]
 pub struct Conflict {
     /// Its id.
     pub id: String,
@@ -39,7 +41,7 @@ pub struct Conflict {
 }
 
 /// An object as one side had it.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct Version {
     /// `file`, `directory`, `symlink` and so on.
     pub kind: String,
@@ -76,7 +78,7 @@ pub struct Version {
 }
 
 /// A conflict to be resolved.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Resolve {
     /// The path that it is at.
@@ -90,7 +92,7 @@ pub struct Resolve {
 }
 
 /// A conflict that was resolved.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Resolved {
     /// Its id.
     pub id: String,
@@ -105,7 +107,7 @@ pub struct Resolved {
 }
 
 /// Something on which two sessions would clash.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Clash {
     /// What kind, such as `content` or `edit-delete`.
     pub kind: String,
@@ -123,7 +125,7 @@ pub struct Clash {
 }
 
 /// What two sessions would clash on.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Clashes {
     /// The commit that both came from.
     pub base: Option<String>,
@@ -136,7 +138,7 @@ pub struct Clashes {
 }
 
 /// What publishing would do.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Planned {
     /// Always true: nothing was done.
     pub dry_run: bool,
@@ -161,7 +163,7 @@ pub struct Planned {
 }
 
 /// The answer to a publish.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum PublishAnswer {
     /// It was done.

@@ -11,6 +11,7 @@ use metadata::record::reference::RefKind;
 use metadata::store::{CommitInfo, OperationInfo, RefInfo};
 use nfs_gateway::{About, Outcome};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::reading::{ChangedPath, bytes_of, text_of};
 use crate::room::Room;
@@ -20,7 +21,7 @@ use crate::types::show_time;
 const CONFLICTS_TOLD_MAX: usize = 10_000;
 
 /// What a commit is to say.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Checkpoint {
     /// What it is about.
@@ -41,7 +42,7 @@ pub struct Checkpoint {
 }
 
 /// A session to be published.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Publish {
     /// What its commit is to say.
@@ -60,7 +61,7 @@ pub struct Publish {
 }
 
 /// A commit.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Commit {
     /// Its id.
     pub id: String,
@@ -99,7 +100,7 @@ pub struct Commit {
 }
 
 /// A session's commit.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Checkpointed {
     /// The commit.
     pub commit: Commit,
@@ -108,7 +109,7 @@ pub struct Checkpointed {
 }
 
 /// Something that both sides of a merge changed.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Conflict {
     /// What kind, such as `content` or `edit-delete`.
     pub kind: String,
@@ -127,7 +128,7 @@ pub struct Conflict {
 }
 
 /// A session that was published.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Published {
     /// The session's commit.
     pub commit: Commit,
@@ -148,7 +149,7 @@ pub struct Published {
 }
 
 /// A file that differs between two versions.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Change {
     /// What became of its path.
     #[serde(flatten)]
@@ -174,7 +175,7 @@ fn is_zero(number: &u32) -> bool {
 }
 
 /// Sums of what differs.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Stat {
     /// Files added, changed and removed.
     pub files: [u64; 3],
@@ -198,7 +199,7 @@ impl Stat {
 }
 
 /// A commit, and what it changed.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Shown {
     /// The commit.
     #[serde(flatten)]
@@ -212,7 +213,7 @@ pub struct Shown {
 }
 
 /// What differs between two versions.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Diff {
     /// The commit that was compared with; `empty` for nothing.
     pub from: String,
@@ -247,7 +248,7 @@ impl From<PathChange> for Change {
 }
 
 /// A branch or a tag.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Ref {
     /// Its name.
     pub name: String,
@@ -262,7 +263,7 @@ pub struct Ref {
 }
 
 /// A branch or a tag to be made.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateRef {
     /// Its name.
@@ -278,7 +279,7 @@ pub struct CreateRef {
 }
 
 /// An entry of the operation log.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Operation {
     /// Its id.
     pub id: String,
@@ -293,7 +294,7 @@ pub struct Operation {
 }
 
 /// An operation to be undone.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Undo {
     /// Its id.
@@ -497,6 +498,23 @@ impl Operation {
             run: info.record.actor.run,
         }
     }
+}
+
+/// About how many bytes conflicts take at most in an answer that is kept for a key.
+const KEPT_CONFLICT_BYTES_MAX: usize = 32 << 10;
+
+/// Leaves the first conflicts, as far as an answer that is kept has room for them.
+pub(crate) fn shorten(conflicts: &mut Vec<Conflict>) {
+    let mut room = KEPT_CONFLICT_BYTES_MAX;
+    let mut fits = 0;
+    for conflict in conflicts.iter() {
+        let size = serde_json::to_vec(conflict).map_or(usize::MAX, |json| json.len());
+        let Some(left) = room.checked_sub(size) else {
+            break;
+        };
+        (room, fits) = (left, fits + 1);
+    }
+    conflicts.truncate(fits);
 }
 
 /// The first digits of an id, enough for people.

@@ -3,11 +3,12 @@
 use metadata::record::retention::RetentionRecord;
 use metadata::store::{DeletionInfo, PinInfo, TokenInfo};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::types::show_time;
 
 /// A workspace that is being removed. Its name is free already.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct RemovedWorkspace {
     /// Its number, in hexadecimal.
     pub id: String,
@@ -18,7 +19,7 @@ pub struct RemovedWorkspace {
 }
 
 /// How much of its history a workspace keeps.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct Retention {
     /// What is younger is kept, in seconds; null if everything is kept.
     pub keep_seconds: Option<u64>,
@@ -29,7 +30,7 @@ pub struct Retention {
 }
 
 /// How much a workspace is to keep.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SetRetention {
     /// Let go what is older, in seconds, and not needed; at least 3600.
@@ -40,7 +41,7 @@ pub struct SetRetention {
 }
 
 /// A commit to be pinned.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddPin {
     /// The version.
@@ -51,7 +52,7 @@ pub struct AddPin {
 }
 
 /// A pinned commit.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Pin {
     /// The commit's id.
     pub commit: String,
@@ -62,7 +63,7 @@ pub struct Pin {
 }
 
 /// A token to be made.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateToken {
     /// What it is for.
@@ -70,7 +71,7 @@ pub struct CreateToken {
 }
 
 /// A token that was just made.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct CreatedToken {
     /// Names it.
     pub id: String,
@@ -81,7 +82,7 @@ pub struct CreatedToken {
 }
 
 /// A token.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Token {
     /// Names it, in the operation log too.
     pub id: String,

@@ -3,6 +3,7 @@
 pub mod api;
 mod bundle;
 pub mod cli;
+pub mod cli_completion;
 pub mod cli_conflicts;
 pub mod cli_history;
 pub mod cli_keeping;

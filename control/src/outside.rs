@@ -4,12 +4,13 @@ use metadata::record::changed::ChangedPaths;
 use metadata::store::{Changed as StoredChanged, LIST_ROOT};
 use nfs_gateway::{Restored as DoneRestore, SyncOutcome, Synced as DoneSync};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::history::{Conflict, first_of, total_of};
 use crate::reading::{escape_bytes, unescape_bytes};
 
 /// A session to be restored.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Restore {
     /// The version.
@@ -24,7 +25,7 @@ pub struct Restore {
 }
 
 /// A session that was restored.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Restored {
     /// The commit that the version is.
     pub version: String,
@@ -39,7 +40,7 @@ pub struct Restored {
 }
 
 /// A session that is to get what its branch has.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Sync {
     /// What to do where both changed the same thing: `fail` (if left out), `keep-both`, `ours` (the
@@ -52,7 +53,7 @@ pub struct Sync {
 }
 
 /// A session that has what its branch has, or would have.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Synced {
     /// The branch.
     pub branch: String,
@@ -78,7 +79,7 @@ pub struct Synced {
 }
 
 /// What changed from outside in a session and was not acknowledged.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct Changed {
     /// What to acknowledge when all of it has been seen to; none if nothing changed.
     pub position: Option<u64>,
@@ -91,7 +92,7 @@ pub struct Changed {
 }
 
 /// What has been seen to.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Acknowledge {
     /// All up to this position.

@@ -6,6 +6,7 @@ use metadata::record::commit::CommitRecord;
 use metadata::record::inode::InodeRecord;
 use metadata::stat::FileKind;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::history::{Commit, kebab};
 use crate::types::show_time;
@@ -134,7 +135,7 @@ pub fn kind_of(kind: FileKind) -> String {
 }
 
 /// Something in a version.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Entry {
     /// Its path from the root directory.
     pub path: String,
@@ -202,7 +203,7 @@ impl Entry {
 }
 
 /// What became of a path from one version to another.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ChangedPath {
     /// `added`, `removed`, `modified`, `renamed` or `type-changed`.
     pub what: String,
@@ -245,7 +246,7 @@ impl ChangedPath {
 }
 
 /// What a commit did to a path.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct PathChange {
     /// What became of it.
     #[serde(flatten)]
@@ -270,7 +271,7 @@ impl From<PathChanged> for PathChange {
 }
 
 /// A commit of the log of a path.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct PathCommit {
     /// The commit.
     #[serde(flatten)]
@@ -280,7 +281,7 @@ pub struct PathCommit {
 }
 
 /// A commit that wrote something, in short.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Writer {
     /// Its id.
     pub commit: String,
@@ -325,7 +326,7 @@ impl Writer {
 }
 
 /// Where lines are from.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Source {
     /// Who wrote them.
     #[serde(flatten)]
@@ -338,7 +339,7 @@ pub struct Source {
 }
 
 /// Lines one after the other that are from one source.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, ToSchema)]
 pub struct BlamedLines {
     /// The first of them, counted from 1.
     pub first: usize,
@@ -353,7 +354,7 @@ pub struct BlamedLines {
 }
 
 /// Who wrote a file.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Blame {
     /// The commit of the version.
     pub version: String,

@@ -15,7 +15,7 @@ use nfs_gateway::{Engines, Gateway, GatewayOptions, ServerLimits};
 use serde::Serialize;
 use tokio::net::TcpListener;
 
-use crate::api::{ApiState, Own, Serving, router};
+use crate::api::{ApiState, Own, Serving, router, start_forgetting};
 use crate::collector::Collector;
 use crate::data_dir::{ControlFile, DataDir, SessionFile};
 use crate::expiry;
@@ -114,8 +114,7 @@ impl Server {
 
     async fn start_in_space(settings: &Settings, furnish: Furnish) -> Result<Self, Failure> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-        let rng = Rng::system().map_err(|error| Failure::io("read random numbers", &error))?;
-        let rng = Arc::new(rng);
+        let rng = Arc::new(system_rng()?);
         let dir = DataDir::open_or_create(&settings.data_dir)?;
         // Before the store is opened, which takes long if it is large.
         let nfs = listen(settings.listen, "NFS", "--listen").await?;
@@ -131,7 +130,7 @@ impl Server {
             kv: metadata.kv(),
             chunks: Arc::<CachedStore>::clone(&cached),
             clock: Arc::clone(&clock),
-            rng,
+            rng: Arc::clone(&rng),
         };
         let gateway = Gateway::new(gateway_options(settings), engines, store.clone())
             .await
@@ -162,6 +161,9 @@ impl Server {
         let own = Own {
             token: token_prefix(&ready.api_token),
             remover: start_removing(&tasks, &store, &gateway, &clock),
+            rng,
+            // The embedded store is locked by the process that has it open.
+            is_alone: true,
         };
         let (time, until) = (Arc::clone(&clock), calls.clone());
         let api = ApiState::new(store, counted, time, until, target, own);
@@ -315,6 +317,7 @@ fn start_removing(
     let shared = || (store.clone(), Arc::clone(gateway), Arc::clone(clock));
     let (sessions, served, time) = shared();
     expiry::start(tasks, sessions, served, time);
+    start_forgetting(tasks, store.clone(), Arc::clone(clock));
     let (workspaces, served, time) = shared();
     Remover::start(tasks, workspaces, served, time)
 }
@@ -335,6 +338,10 @@ fn start_collector(
     );
     collector.start();
     collector
+}
+
+fn system_rng() -> Result<Rng, Failure> {
+    Rng::system().map_err(|error| Failure::io("read random numbers", &error))
 }
 
 /// The store in `chunks/`, as it is.
@@ -523,9 +530,11 @@ fn control_file(ready: &Ready) -> ControlFile {
 pub(crate) fn of_store(error: StoreError) -> Failure {
     let kind = match &error {
         StoreError::NotFound { .. } | StoreError::Expired { .. } => FailureKind::NotFound,
-        StoreError::Exists { .. } | StoreError::Changed { .. } | StoreError::Refused { .. } => {
-            FailureKind::Conflict
-        }
+        StoreError::Exists { .. }
+        | StoreError::Changed { .. }
+        | StoreError::Refused { .. }
+        | StoreError::Full { .. }
+        | StoreError::Settled => FailureKind::Conflict,
         StoreError::Invalid { .. } | StoreError::Ambiguous { .. } => FailureKind::Usage,
         StoreError::Unavailable(KvError::NoSpace) => FailureKind::NoSpace,
         StoreError::Unavailable(_) => FailureKind::Retry,

@@ -402,6 +402,8 @@ impl From<StoreError> for ApiError {
             StoreError::Refused { .. } => (StatusCode::CONFLICT, "refused"),
             StoreError::Ambiguous { .. } => (StatusCode::BAD_REQUEST, "ambiguous"),
             StoreError::Invalid { .. } => (StatusCode::BAD_REQUEST, "invalid"),
+            StoreError::Full { .. } => (StatusCode::CONFLICT, "quota"),
+            StoreError::Settled => (StatusCode::CONFLICT, "changed"),
             StoreError::Expired { .. } => (StatusCode::GONE, "expired"),
             StoreError::Version { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "version"),
             StoreError::Corrupt { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "corrupt"),

@@ -1,11 +1,12 @@
 //! Imports and exports as JSON says them.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::history::Commit;
 
 /// What an import came to.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Imported {
     /// The commit.
     pub commit: Commit,
@@ -19,8 +20,15 @@ pub struct Imported {
     pub counts: Counts,
 }
 
+/// A version that can be exported.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Exportable {
+    /// The commit that it is.
+    pub commit: String,
+}
+
 /// What came in or went out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Counts {
     /// Files.
     pub files: u64,

@@ -1,12 +1,17 @@
 //! What the API takes and gives, shared by server and client.
 
+use std::borrow::Cow;
+
 use base::Timestamp;
 use metadata::record::session::{Identity, SessionState};
 use metadata::store::{SESSION_DIGITS_MIN, SessionInfo};
 use serde::{Deserialize, Serialize};
+use utoipa::openapi::schema::SchemaType;
+use utoipa::openapi::{ArrayBuilder, ObjectBuilder, Ref, RefOr, Schema, Type};
+use utoipa::{PartialSchema, ToSchema};
 
 /// A workspace to be made.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateWorkspace {
     /// Its name.
@@ -23,7 +28,7 @@ pub struct CreateWorkspace {
 }
 
 /// A workspace.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Workspace {
     /// Its number, in hexadecimal.
     pub id: String,
@@ -36,7 +41,7 @@ pub struct Workspace {
 }
 
 /// A session to be opened.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OpenSession {
     /// Name of its workspace.
@@ -65,7 +70,7 @@ pub struct OpenSession {
 }
 
 /// A session to be forked.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ForkSession {
     /// Refuse every change in the fork.
@@ -86,7 +91,7 @@ pub struct ForkSession {
 }
 
 /// A session.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Session {
     /// Its number, in hexadecimal.
     pub id: String,
@@ -117,7 +122,7 @@ pub struct Session {
 }
 
 /// A right to mount, and how. The ticket is nowhere stored: who loses it makes another.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Mount {
     /// The ticket.
     pub ticket: String,
@@ -136,7 +141,7 @@ pub struct Mount {
 }
 
 /// A session that was just opened.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct OpenedSession {
     /// The session.
     #[serde(flatten)]
@@ -147,7 +152,7 @@ pub struct OpenedSession {
 }
 
 /// A ticket to be made.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateTicket {
     /// Mount read-only, whatever the session allows.
@@ -168,7 +173,7 @@ pub struct CreateTicket {
 }
 
 /// A collection to be run.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StartCollection {
     /// Only find out what could be removed.
@@ -177,7 +182,7 @@ pub struct StartCollection {
 }
 
 /// Why a collection runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Trigger {
     /// Somebody asked.
@@ -191,7 +196,7 @@ pub enum Trigger {
 }
 
 /// How far a collection is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CollectionState {
     /// It waits for the one that runs.
@@ -205,7 +210,7 @@ pub enum CollectionState {
 }
 
 /// A collection of file content that nothing refers to. Figures are 0 until they are known.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Collection {
     /// Its number since the server's start.
     pub run: u64,
@@ -300,7 +305,7 @@ impl std::fmt::Display for Trigger {
 }
 
 /// The collections that are known, newest first.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct CollectionList {
     /// The collections.
     pub items: Vec<Collection>,
@@ -315,8 +320,37 @@ pub struct Page<T> {
     pub next: Option<String>,
 }
 
+impl<T: ToSchema> PartialSchema for Page<T> {
+    fn schema() -> RefOr<Schema> {
+        let member = RefOr::Ref(Ref::from_schema_name(T::name()));
+        let items = ArrayBuilder::new().items(member);
+        let next = ObjectBuilder::new()
+            .schema_type(SchemaType::from_iter([Type::String, Type::Null]))
+            .description(Some("Give this as `after` to read on; null at the end."));
+        ObjectBuilder::new()
+            .description(Some("Part of a list."))
+            .property("items", items.description(Some("Members of the list.")))
+            .property("next", next)
+            .required("items")
+            .required("next")
+            .into()
+    }
+}
+
+impl<T: ToSchema> ToSchema for Page<T> {
+    fn name() -> Cow<'static, str> {
+        // The derived one is the same for all kinds of members.
+        format!("{}Page", T::name()).into()
+    }
+
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        schemas.push((T::name().into_owned(), T::schema()));
+        T::schemas(schemas);
+    }
+}
+
 /// An error, as RFC 9457 says.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
     /// Names the kind of error.
     pub r#type: String,

@@ -12,6 +12,7 @@
 //! of all, if anything is damaged (`users.rs`), for which the id of each node is remembered, 40 to 80
 //! bytes.
 
+mod calls;
 mod changes;
 mod history;
 mod image;

@@ -34,6 +34,8 @@
 //! | `P` | retention | workspace: u64 | `RetentionRecord`: policy, horizon |
 //! | `n` | pin | workspace: u64, commit: 32 bytes | `PinRecord`: when, why |
 //! | `x` | workspace that is being removed | workspace: u64 | `DeletionRecord`: tenant, name, since when |
+//! | `I` | call with an idempotency key | tenant: u64, hash of the key: 32 bytes | `CallRecord`: the request, how far it is, the answer |
+//! | `C` | totals of such calls | tenant: u64, what: u8 | `0` how many, `1` bytes of their records: u64 LE, by atomic add |
 //!
 //! A time is its seconds (u64) and nanoseconds (u32).
 //!
@@ -82,6 +84,8 @@ mod table {
     pub(super) const RETENTION: u8 = b'P';
     pub(super) const PIN: u8 = b'n';
     pub(super) const DELETION: u8 = b'x';
+    pub(super) const CALL: u8 = b'I';
+    pub(super) const CALL_TOTAL: u8 = b'C';
 }
 
 /// Sub-tables of a session.
@@ -680,6 +684,30 @@ pub fn deletion(workspace: WorkspaceId) -> Vec<u8> {
 #[must_use]
 pub fn deletions() -> KeyRange {
     KeyRange::prefix(&[table::DELETION])
+}
+
+/// A tenant's call, by the hash of its idempotency key.
+#[must_use]
+pub fn call(tenant: TenantId, hash: &[u8; 32]) -> Vec<u8> {
+    key(table::CALL, &[&tenant.raw().to_be_bytes(), hash])
+}
+
+/// All calls with idempotency keys, of all tenants.
+#[must_use]
+pub fn calls() -> KeyRange {
+    KeyRange::prefix(&[table::CALL])
+}
+
+/// A tenant's calls with idempotency keys.
+#[must_use]
+pub fn calls_of(tenant: TenantId) -> KeyRange {
+    KeyRange::prefix(&key(table::CALL, &[&tenant.raw().to_be_bytes()]))
+}
+
+/// A total of a tenant's calls: 0 how many, 1 the bytes of their records.
+#[must_use]
+pub fn call_total(tenant: TenantId, what: u8) -> Vec<u8> {
+    key(table::CALL_TOTAL, &[&tenant.raw().to_be_bytes(), &[what]])
 }
 
 /// All API tokens, of all tenants.

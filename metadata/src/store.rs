@@ -1,5 +1,6 @@
 //! The durable objects beside files: tenants, workspaces, sessions, tickets, tokens, history.
 
+mod calls;
 mod changed;
 mod deletion;
 mod digits;
@@ -11,6 +12,7 @@ mod tickets;
 mod tokens;
 mod workspaces;
 
+pub use calls::{BegunCall, CALLS_KEPT_FOR, CallId, CallLimits, KeyedCall, LEASE, with_secret};
 pub use changed::{Changed, LIST_EVERYTHING, LIST_POSITION, LIST_ROOT};
 pub use deletion::{DeletionInfo, Removal};
 pub use digits::{SESSION_DIGITS, SESSION_DIGITS_MIN, names_a_session};
@@ -18,7 +20,7 @@ pub use grey::{GreyRoot, GreyRoots};
 pub(crate) use history::LOG_BYTES_MAX;
 pub use history::{
     CommitInfo, Expired, LogFilter, LogHeads, LogHeadsError, LogPage, LogQuery, LogsRemoved,
-    NewCommit, OperationInfo, OperationPosition, PinInfo, RefInfo, RefLogEntry, Walk,
+    NewCommit, OperationInfo, OperationPosition, PinInfo, RefInfo, RefLogEntry, RefWritten, Walk,
 };
 pub use sessions::{ExpiredPage, ForkSession, OpenSession, Opened, SessionInfo, SessionPosition};
 pub use staging::STAGING_AGENT;
@@ -89,6 +91,15 @@ pub enum StoreError {
         /// What is wrong, and what to do.
         why: String,
     },
+    /// Something that is bounded has reached its bound.
+    #[error("{why}")]
+    Full {
+        /// What, and what to do.
+        why: String,
+    },
+    /// Somebody else has done the same call, so nothing was done.
+    #[error("the call with this idempotency key has been done by another attempt: send it again")]
+    Settled,
     /// The ticket or session has ended.
     #[error("{what} has expired")]
     Expired {
@@ -155,6 +166,8 @@ pub struct Store {
     rng: Arc<Rng>,
     /// Who is logged as doing what is done through this.
     actor: Arc<Actor>,
+    /// The call with a key that this is for.
+    call: Option<Arc<KeyedCall>>,
     /// Who wants to know of roots that are copied.
     watchers: Arc<grey::Watchers>,
 }
@@ -201,6 +214,7 @@ impl Store {
             clock,
             rng,
             actor: Arc::default(),
+            call: None,
             watchers: Arc::default(),
         };
         store.initialise(installation).await?;

@@ -3,9 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use axum::Json;
 use axum::extract::State;
-use axum::routing::{get, post};
-use axum::{Json, Router};
 use base::{CommitId, InodeId, SessionId, TenantId};
 use metadata::compare::Snapshot;
 use metadata::conflicts::{ConflictId, Unresolved, parse_id, show_id};
@@ -18,9 +17,11 @@ use metadata::store::{CommitInfo, StoreError, WorkspaceInfo};
 use metadata::tree::{Root, Tree};
 use nfs_gateway::{HistoryError, Which};
 use serde::Deserialize;
+use utoipa::ToSchema;
 
 use super::ApiState;
 use super::input::{Body, Parameters, Place, Tenant, not_a_position, page_limit, told_limit};
+use super::routes::{Routes, get, post};
 use crate::conflicts::{Clash, Clashes, Conflict, Resolve, Resolved, Version, parse_take};
 use crate::history::kebab;
 use crate::reading::{bytes_of, parse_path, text_of};
@@ -44,30 +45,64 @@ const LISTED_MAX: usize = 32;
 const NAMED_BYTES_MAX: u64 = 64 << 30;
 
 /// Which part of a list is wanted.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Part {
+    /// The version; `main` if left out. A session has none.
     version: Option<String>,
+    /// What an answer gave as `next`.
     after: Option<String>,
+    /// How many at most: up to 500.
     limit: Option<usize>,
 }
 
 /// The other session.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct With {
+    /// The other session's id. It has to be said.
     with: Option<String>,
+    /// What an answer gave as `next`.
     after: Option<String>,
+    /// How many at most: 1,000 if left out, up to 10,000.
     limit: Option<usize>,
 }
 
 /// Paths of the API that are about conflicts.
-pub(super) fn routes() -> Router<Arc<ApiState>> {
-    Router::new()
-        .route("/v1/workspaces/{name}/conflicts", get(of_version))
-        .route("/v1/sessions/{session}/conflicts", get(of_session))
-        .route("/v1/sessions/{session}/conflicts/resolve", post(resolve))
-        .route("/v1/sessions/{session}/clashes", get(clashes))
+pub(super) fn routes() -> Routes {
+    Routes::new()
+        .route(
+            "/v1/workspaces/{name}/conflicts",
+            get(
+                "list_conflicts_of_version",
+                "List the unresolved conflicts of a version.",
+                of_version,
+            ),
+        )
+        .route(
+            "/v1/sessions/{session}/conflicts",
+            get(
+                "list_conflicts_of_session",
+                "List the unresolved conflicts of a session.",
+                of_session,
+            ),
+        )
+        .route(
+            "/v1/sessions/{session}/conflicts/resolve",
+            post(
+                "resolve_conflict",
+                "Resolve a conflict of a session.",
+                resolve,
+            ),
+        )
+        .route(
+            "/v1/sessions/{session}/clashes",
+            get(
+                "foretell_clashes",
+                "Tell on what two sessions would clash.",
+                clashes,
+            ),
+        )
 }
 
 async fn of_version(

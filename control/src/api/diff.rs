@@ -11,6 +11,7 @@ use metadata::tree::Root;
 use nfs_gateway::{Look, Versions};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use utoipa::ToSchema;
 
 use super::ApiState;
 use super::input::{Parameters, Place, Tenant, session_id, told_limit};
@@ -39,18 +40,25 @@ const CHANGE_BYTES: usize = 300;
 const NOTHING: &str = "empty";
 
 /// What is to be compared, and what of it told.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Wanted {
+    /// The older version; the first parent of the newer one, or what a session stands on, if left out.
     from: Option<String>,
+    /// The newer version; `main` if left out.
     to: Option<String>,
+    /// A session in place of the newer version.
     session: Option<String>,
+    /// How many files at most: 1,000 if left out, up to 10,000.
     limit: Option<usize>,
+    /// Sums, too.
     #[serde(default)]
     stat: bool,
+    /// The differences of texts, too.
     #[serde(default)]
     text: bool,
-    /// See [`Bytes`].
+    /// A path from the root directory; bytes that are not UTF-8 behind percent signs.
+    #[schema(value_type = Option<String>)]
     #[serde(rename = "path")]
     _path: Option<IgnoredAny>,
 }

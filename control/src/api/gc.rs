@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::{Path, State};
-use axum::http::StatusCode;
+use axum::extract::State;
 use base::TenantId;
 
 use super::ApiState;
-use super::input::{Body, Tenant};
+use super::describe::Accepted;
+use super::input::{Body, Place, Tenant};
 use crate::status::ApiError;
 use crate::types::{Collection, CollectionList, StartCollection};
 
@@ -20,10 +20,10 @@ pub(super) async fn start(
     State(state): State<Arc<ApiState>>,
     Tenant(tenant): Tenant,
     Body(asked): Body<StartCollection>,
-) -> Result<(StatusCode, Json<Collection>), ApiError> {
+) -> Result<Accepted<Collection>, ApiError> {
     allow(tenant)?;
     match state.counted.collector.ask(asked.dry_run) {
-        Some(queued) => Ok((StatusCode::ACCEPTED, Json(queued))),
+        Some(queued) => Ok(Accepted(queued)),
         None => Err(ApiError::conflict(
             "a collection of the other kind (dry_run) waits already: try again when it has ended",
         )),
@@ -43,7 +43,7 @@ pub(super) async fn list(
 pub(super) async fn show(
     State(state): State<Arc<ApiState>>,
     Tenant(tenant): Tenant,
-    Path(run): Path<String>,
+    Place(run): Place<String>,
 ) -> Result<Json<Collection>, ApiError> {
     allow(tenant)?;
     let run = run

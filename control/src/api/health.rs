@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::header;
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse, Response};
 
 use super::ApiState;
 use crate::metrics;
@@ -36,10 +36,17 @@ pub(super) async fn readyz(State(state): State<Arc<ApiState>>) -> Result<&'stati
 }
 
 /// What is counted, as Prometheus reads it.
-pub(super) async fn metrics(State(state): State<Arc<ApiState>>) -> impl IntoResponse {
-    let kind = "text/plain; version=0.0.4; charset=utf-8";
-    (
-        [(header::CONTENT_TYPE, kind)],
-        metrics::text(&state.counted),
-    )
+pub(super) async fn metrics(State(state): State<Arc<ApiState>>) -> Metrics {
+    Metrics(metrics::text(&state.counted))
+}
+
+/// What is counted.
+#[derive(Debug)]
+pub(super) struct Metrics(String);
+
+impl IntoResponse for Metrics {
+    fn into_response(self) -> Response {
+        let kind = "text/plain; version=0.0.4; charset=utf-8";
+        ([(header::CONTENT_TYPE, kind)], self.0).into_response()
+    }
 }

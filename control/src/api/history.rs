@@ -5,15 +5,19 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
 use base::TenantId;
 use metadata::record::operation::Cause;
 use metadata::record::reference::{RefKind, RefName, RefState};
-use metadata::store::{LogFilter, LogHeads, LogQuery, OperationPosition, Walk};
+use metadata::store::{
+    LogFilter, LogHeads, LogQuery, OperationPosition, RefInfo, RefWritten, Walk,
+};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use utoipa::ToSchema;
 
 use super::ApiState;
+use super::calls::Keyed;
+use super::describe::{Created, Either, NoContent};
 use super::diff::{CHANGES_MAX, changes_of};
 use super::input::{
     Body, Parameters, Part, Place, Tenant, next_after, not_a_position, page_limit, session_id,
@@ -23,59 +27,74 @@ use super::lineage::{self, PathLog};
 use super::paths::Bytes;
 use crate::conflicts::PublishAnswer;
 use crate::history::{
-    Checkpoint, Checkpointed, Commit, CreateRef, Operation, PUBLISH_POLICY, Publish, Ref, Shown,
-    Undo, parse_policy,
+    Checkpoint, Checkpointed, Commit, CreateRef, Operation, PUBLISH_POLICY, Publish, Published,
+    Ref, Shown, Undo, parse_policy, shorten,
 };
+use crate::reading::PathCommit;
 use crate::status::ApiError;
 use crate::types::Page;
 
 /// Which part of a log is wanted.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LogPart {
+    /// The version to begin with; `main` if left out.
     version: Option<String>,
+    /// What an answer gave as `next`.
     after: Option<String>,
+    /// How many at most: 100 if left out, up to 500.
     limit: Option<usize>,
+    /// Commits of this agent only.
     agent: Option<String>,
+    /// Commits of this session only.
     session: Option<String>,
+    /// Commits of this run only.
     run: Option<String>,
+    /// Only what a branch was at.
     #[serde(default)]
     first_parent: bool,
-    /// See [`Bytes`].
+    /// A path from the root directory; bytes that are not UTF-8 behind percent signs.
+    #[schema(value_type = Option<String>)]
     #[serde(rename = "path")]
     _path: Option<IgnoredAny>,
 }
 
 /// One version.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct OneVersion {
+    /// The version; `main` if left out.
     version: Option<String>,
+    /// Tell so many of the files that it changed.
     changes: Option<usize>,
 }
 
 pub(super) async fn checkpoint(
     State(state): State<Arc<ApiState>>,
     Tenant(tenant): Tenant,
+    keyed: Keyed,
     Place(session): Place<String>,
     Body(asked): Body<Checkpoint>,
-) -> Result<(StatusCode, Json<Checkpointed>), ApiError> {
+) -> Result<Created<Checkpointed>, ApiError> {
     let id = session_id(&state, tenant, &session).await?;
     let gateway = Arc::clone(&state.counted.gateway);
-    let done = state
-        .work
-        .to_end(async move { Ok(gateway.checkpoint(tenant, id, asked.into()).await?) })
-        .await?;
-    let answer = Checkpointed {
-        commit: done.commit.into(),
+    let answer = |done: &nfs_gateway::Checkpoint| Checkpointed {
+        commit: done.commit.clone().into(),
         is_new: done.is_new,
     };
-    Ok((StatusCode::CREATED, Json(answer)))
+    let call = keyed.call(StatusCode::CREATED, answer);
+    let work = async move {
+        let done = gateway.checkpoint_for(call, tenant, id, asked.into());
+        Ok(done.await?)
+    };
+    let done = state.work.to_end(work).await?;
+    Ok(Created(answer(&done)))
 }
 
 pub(super) async fn publish(
     State(state): State<Arc<ApiState>>,
     Tenant(tenant): Tenant,
+    keyed: Keyed,
     Place(session): Place<String>,
     Body(asked): Body<Publish>,
 ) -> Result<Json<PublishAnswer>, ApiError> {
@@ -89,17 +108,25 @@ pub(super) async fn publish(
         let plan = state.work.reading(plan).await?;
         return Ok(Json(PublishAnswer::Planned(Box::new(plan.into()))));
     }
+    let has_key = keyed.has_key();
+    let answer = move |done: &nfs_gateway::Published| {
+        let mut published = Published::from(done.clone());
+        if has_key {
+            shorten(&mut published.conflicts);
+        }
+        PublishAnswer::Done(Box::new(published))
+    };
+    let call = keyed.call(StatusCode::OK, answer);
     let work = async move {
-        let about = asked.about.into();
-        let published = gateway.publish(tenant, id, about, branch, policy).await?;
-        Ok(published)
+        let whole = (asked.about.into(), branch, policy);
+        Ok(gateway.publish_for(call, tenant, id, whole).await?)
     };
     let published = state.work.to_end(work).await?;
     tracing::info!(
         session = %id, branch = published.branch.as_str(), head = %published.head,
         "session published"
     );
-    Ok(Json(PublishAnswer::Done(Box::new(published.into()))))
+    Ok(Json(answer(&published)))
 }
 
 pub(super) async fn log(
@@ -108,7 +135,7 @@ pub(super) async fn log(
     Place(workspace): Place<String>,
     bytes: Bytes,
     Parameters(part): Parameters<LogPart>,
-) -> Result<Response, ApiError> {
+) -> Result<Either<Json<Page<Commit>>, Json<Page<PathCommit>>>, ApiError> {
     let version = part.version.as_deref().unwrap_or("main");
     let walk = if part.first_parent {
         Walk::FirstParent
@@ -137,7 +164,7 @@ pub(super) async fn log(
         };
         let page = lineage::log(&state, tenant, &workspace, wanted);
         let page = state.work.reading(page).await?;
-        return Ok(Json(page).into_response());
+        return Ok(Either::Other(Json(page)));
     }
     let workspace = workspace_id(&state, tenant, &workspace).await?;
     let heads = match after {
@@ -155,7 +182,7 @@ pub(super) async fn log(
         items: page.commits.into_iter().map(Commit::from).collect(),
         next: page.next.map(|next| next.to_string()),
     };
-    Ok(Json(page).into_response())
+    Ok(Either::One(Json(page)))
 }
 
 pub(super) async fn show(
@@ -198,12 +225,23 @@ pub(super) async fn refs(
 pub(super) async fn create_ref(
     State(state): State<Arc<ApiState>>,
     Tenant(tenant): Tenant,
+    keyed: Keyed,
     Place(workspace): Place<String>,
     Body(asked): Body<CreateRef>,
-) -> Result<(StatusCode, Json<Ref>), ApiError> {
+) -> Result<Created<Ref>, ApiError> {
     let workspace = workspace_id(&state, tenant, &workspace).await?;
     let name = ref_name(&asked.name)?;
-    let store = state.store.clone();
+    let named = name.clone();
+    let answer = move |written: &RefWritten| {
+        let record = written.record;
+        record.map(|record| {
+            Ref::from(RefInfo {
+                name: named.clone(),
+                record,
+            })
+        })
+    };
+    let store = (state.store).for_call(keyed.call(StatusCode::CREATED, answer));
     let work = async move {
         let commit = store.resolve_version(workspace, &asked.version).await?.id;
         let ref_state = RefState {
@@ -221,51 +259,54 @@ pub(super) async fn create_ref(
         store.reference(workspace, &name).await
     };
     let made = state.to_end(work).await?;
-    Ok((StatusCode::CREATED, Json(made.into())))
+    Ok(Created(made.into()))
 }
 
 pub(super) async fn delete_ref(
     State(state): State<Arc<ApiState>>,
     Tenant(tenant): Tenant,
+    keyed: Keyed,
     Place((workspace, name)): Place<(String, String)>,
-) -> Result<StatusCode, ApiError> {
+) -> Result<NoContent, ApiError> {
     let workspace = workspace_id(&state, tenant, &workspace).await?;
     let name = ref_name(&name)?;
-    let store = state.store.clone();
+    let store = state.store.for_call(keyed.done::<RefWritten>());
     let work = async move {
         let found = store.reference(workspace, &name).await?;
         let commit = found.record.state.commit;
         store.delete_ref(workspace, &name, commit).await
     };
     state.to_end(work).await?;
-    Ok(StatusCode::NO_CONTENT)
+    Ok(NoContent)
 }
 
 pub(super) async fn protect_ref(
     State(state): State<Arc<ApiState>>,
     Tenant(tenant): Tenant,
+    keyed: Keyed,
     Place((workspace, name)): Place<(String, String)>,
-) -> Result<StatusCode, ApiError> {
-    set_protected(&state, tenant, (&workspace, &name), true).await
+) -> Result<NoContent, ApiError> {
+    set_protected(&state, tenant, (&workspace, &name), (true, keyed)).await
 }
 
 pub(super) async fn unprotect_ref(
     State(state): State<Arc<ApiState>>,
     Tenant(tenant): Tenant,
+    keyed: Keyed,
     Place((workspace, name)): Place<(String, String)>,
-) -> Result<StatusCode, ApiError> {
-    set_protected(&state, tenant, (&workspace, &name), false).await
+) -> Result<NoContent, ApiError> {
+    set_protected(&state, tenant, (&workspace, &name), (false, keyed)).await
 }
 
 async fn set_protected(
     state: &ApiState,
     tenant: TenantId,
     (workspace, name): (&str, &str),
-    protected: bool,
-) -> Result<StatusCode, ApiError> {
+    (protected, keyed): (bool, Keyed),
+) -> Result<NoContent, ApiError> {
     let workspace = workspace_id(state, tenant, workspace).await?;
     let name = ref_name(name)?;
-    let store = state.store.clone();
+    let store = state.store.for_call(keyed.done::<RefWritten>());
     let work = async move {
         if protected {
             store.protect_ref(workspace, &name).await
@@ -274,7 +315,7 @@ async fn set_protected(
         }
     };
     state.to_end(work).await?;
-    Ok(StatusCode::NO_CONTENT)
+    Ok(NoContent)
 }
 
 pub(super) async fn operations(
@@ -298,16 +339,18 @@ pub(super) async fn operations(
 pub(super) async fn undo(
     State(state): State<Arc<ApiState>>,
     Tenant(tenant): Tenant,
+    keyed: Keyed,
     Place(workspace): Place<String>,
     Body(asked): Body<Undo>,
-) -> Result<StatusCode, ApiError> {
+) -> Result<NoContent, ApiError> {
     let workspace = workspace_id(&state, tenant, &workspace).await?;
     let wrong = |_| ApiError::invalid("operation is not an id, as the operation log shows them");
     let operation = asked.operation.parse().map_err(wrong)?;
+    let call = keyed.done::<()>();
     let gateway = Arc::clone(&state.counted.gateway);
-    let work = async move { Ok(gateway.undo(tenant, workspace, operation).await?) };
+    let work = async move { Ok(gateway.undo_for(call, tenant, workspace, operation).await?) };
     state.work.to_end(work).await?;
-    Ok(StatusCode::NO_CONTENT)
+    Ok(NoContent)
 }
 
 fn ref_name(text: &str) -> Result<RefName, ApiError> {

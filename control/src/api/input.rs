@@ -11,6 +11,7 @@ use base::{SessionId, TenantId, WorkspaceId};
 use metadata::store::{StoreError, names_a_session};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use utoipa::ToSchema;
 
 use super::ApiState;
 use crate::status::ApiError;
@@ -104,10 +105,12 @@ impl<T: DeserializeOwned + Send> FromRequestParts<Arc<ApiState>> for Place<T> {
 }
 
 /// Which part of a list is wanted.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Part {
+    /// What an answer gave as `next`.
     after: Option<String>,
+    /// How many at most: 100 if left out, up to 500.
     limit: Option<usize>,
 }
 

@@ -6,19 +6,24 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use base::TenantId;
-use metadata::record::retention::Policy;
+use metadata::record::retention::{Policy, RetentionRecord};
+use metadata::store::{DeletionInfo, PinInfo};
 use serde::Deserialize;
+use utoipa::ToSchema;
 
 use super::ApiState;
+use super::calls::Keyed;
+use super::describe::{Accepted, Created, NoContent};
 use super::input::{Body, Parameters, Part, Place, Tenant, next_after, workspace_id};
 use crate::keeping::{AddPin, Pin, RemovedWorkspace, Retention, SetRetention};
 use crate::status::ApiError;
 use crate::types::Page;
 
 /// How a workspace is to be removed.
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Deleting {
+    /// Close its sessions, too.
     #[serde(default)]
     force: bool,
 }
@@ -27,10 +32,12 @@ pub(super) struct Deleting {
 pub(super) async fn delete_workspace(
     State(state): State<Arc<ApiState>>,
     Tenant(tenant): Tenant,
+    keyed: Keyed,
     Place(name): Place<String>,
     Parameters(asked): Parameters<Deleting>,
-) -> Result<(StatusCode, Json<RemovedWorkspace>), ApiError> {
-    let store = state.store.clone();
+) -> Result<Accepted<RemovedWorkspace>, ApiError> {
+    let answer = |deletion: &DeletionInfo| RemovedWorkspace::from(deletion.clone());
+    let store = (state.store).for_call(keyed.call(StatusCode::ACCEPTED, answer));
     let deletion = state
         .to_end(async move { store.delete_workspace(tenant, &name, asked.force).await })
         .await?;
@@ -39,7 +46,7 @@ pub(super) async fn delete_workspace(
         "workspace is to be removed"
     );
     state.own.remover.wake();
-    Ok((StatusCode::ACCEPTED, Json(deletion.into())))
+    Ok(Accepted(deletion.into()))
 }
 
 /// The workspaces of the tenant that are being removed.
@@ -65,6 +72,7 @@ pub(super) async fn retention(
 pub(super) async fn set_retention(
     State(state): State<Arc<ApiState>>,
     Tenant(tenant): Tenant,
+    keyed: Keyed,
     Place(name): Place<String>,
     Body(asked): Body<SetRetention>,
 ) -> Result<Json<Retention>, ApiError> {
@@ -72,25 +80,27 @@ pub(super) async fn set_retention(
         keep_seconds: asked.keep_seconds,
         keep_last: asked.keep_last,
     };
-    set(&state, tenant, &name, Some(policy)).await
+    set(&state, tenant, &name, (Some(policy), keyed)).await
 }
 
 pub(super) async fn end_retention(
     State(state): State<Arc<ApiState>>,
     Tenant(tenant): Tenant,
+    keyed: Keyed,
     Place(name): Place<String>,
 ) -> Result<Json<Retention>, ApiError> {
-    set(&state, tenant, &name, None).await
+    set(&state, tenant, &name, (None, keyed)).await
 }
 
 async fn set(
     state: &ApiState,
     tenant: TenantId,
     name: &str,
-    policy: Option<Policy>,
+    (policy, keyed): (Option<Policy>, Keyed),
 ) -> Result<Json<Retention>, ApiError> {
     let workspace = workspace_id(state, tenant, name).await?;
-    let store = state.store.clone();
+    let answer = |set: &RetentionRecord| Retention::from(*set);
+    let store = (state.store).for_call(keyed.call(StatusCode::OK, answer));
     let set = state
         .to_end(async move { store.set_retention(workspace, policy).await })
         .await?;
@@ -114,31 +124,34 @@ pub(super) async fn pins(
 pub(super) async fn add_pin(
     State(state): State<Arc<ApiState>>,
     Tenant(tenant): Tenant,
+    keyed: Keyed,
     Place(name): Place<String>,
     Body(asked): Body<AddPin>,
-) -> Result<(StatusCode, Json<Pin>), ApiError> {
+) -> Result<Created<Pin>, ApiError> {
     let workspace = workspace_id(&state, tenant, &name).await?;
     let commit = state
         .store
         .resolve_version(workspace, &asked.version)
         .await?;
-    let store = state.store.clone();
+    let answer = |pinned: &PinInfo| Pin::from(pinned.clone());
+    let store = (state.store).for_call(keyed.call(StatusCode::CREATED, answer));
     let pinned = state
         .to_end(async move { store.pin(workspace, commit.id, &asked.note).await })
         .await?;
-    Ok((StatusCode::CREATED, Json(pinned.into())))
+    Ok(Created(pinned.into()))
 }
 
 pub(super) async fn remove_pin(
     State(state): State<Arc<ApiState>>,
     Tenant(tenant): Tenant,
+    keyed: Keyed,
     Place((name, version)): Place<(String, String)>,
-) -> Result<StatusCode, ApiError> {
+) -> Result<NoContent, ApiError> {
     let workspace = workspace_id(&state, tenant, &name).await?;
     let commit = state.store.resolve_version(workspace, &version).await?;
-    let store = state.store.clone();
+    let store = state.store.for_call(keyed.done::<()>());
     state
         .to_end(async move { store.unpin(workspace, commit.id).await })
         .await?;
-    Ok(StatusCode::NO_CONTENT)
+    Ok(NoContent)
 }

@@ -9,6 +9,7 @@ use metadata::lineage::{PathHeads, PathLogQuery};
 use metadata::store::{LogFilter, Walk};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use utoipa::ToSchema;
 
 use super::ApiState;
 use super::input::{Parameters, Place, Tenant};
@@ -66,11 +67,13 @@ pub(super) async fn log(
 }
 
 /// What is wanted of a version.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Wanted {
+    /// The version; `main` if left out.
     version: Option<String>,
-    /// See [`Bytes`].
+    /// A path from the root directory; bytes that are not UTF-8 behind percent signs.
+    #[schema(value_type = Option<String>)]
     #[serde(rename = "path")]
     _path: Option<IgnoredAny>,
 }

@@ -3,7 +3,9 @@
 //! Every call of the API carries its tenant: the one whose token it shows. What writes runs to its
 //! end, what only reads ends with its caller; `work.rs` bounds both.
 
+mod calls;
 mod conflicts;
+mod describe;
 mod diff;
 mod gc;
 mod glob;
@@ -13,11 +15,13 @@ mod input;
 mod keeping;
 mod lineage;
 mod lingering;
+mod openapi;
 mod outside;
 mod patch;
 mod paths;
 mod reading;
 mod receiving;
+mod routes;
 mod sending;
 mod serving;
 mod sessions;
@@ -26,6 +30,7 @@ mod transfer;
 mod work;
 mod workspaces;
 
+pub(crate) use calls::start_forgetting;
 pub(crate) use conflicts::CLASHES_MAX;
 pub(crate) use diff::CHANGES_MAX;
 pub(crate) use serving::Serving;
@@ -35,14 +40,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::routing::get;
-use base::{Clock, Tasks};
+use axum::middleware::from_fn_with_state;
+use base::{Clock, Rng, Tasks};
 use metadata::store::{Store, StoreError};
 
 use crate::metrics::Counted;
 use crate::mount_line::MountTarget;
 use crate::remover::Remover;
 use crate::status::ApiError;
+
+use self::routes::{Routes, delete, get, post, put};
 
 /// Largest request body, in bytes: many times what any call needs.
 const BODY_BYTES_MAX: usize = 64 * 1024;
@@ -59,6 +66,7 @@ pub struct ApiState {
     draining: AtomicBool,
     transfers: transfer::Limits,
     work: work::Work,
+    calls: calls::Calls,
 }
 
 /// What a server has of its own.
@@ -68,6 +76,10 @@ pub(crate) struct Own {
     pub(crate) token: [u8; 8],
     /// Removes workspaces.
     pub(crate) remover: Remover,
+    /// Names its calls.
+    pub(crate) rng: Arc<Rng>,
+    /// No other server uses the store while this one does.
+    pub(crate) is_alone: bool,
 }
 
 impl ApiState {
@@ -83,6 +95,7 @@ impl ApiState {
     ) -> Self {
         Self {
             work: work::Work::new(tasks.clone(), Arc::clone(&clock)),
+            calls: calls::Calls::new(Arc::clone(&own.rng), own.is_alone),
             store,
             counted,
             clock,
@@ -115,108 +128,323 @@ impl ApiState {
 }
 
 /// Paths about what is kept, and about tokens.
-fn keeping_routes() -> Router<Arc<ApiState>> {
-    Router::new()
-        .route("/v1/removals", get(keeping::removals))
+fn keeping_routes() -> Routes {
+    Routes::new()
+        .route(
+            "/v1/removals",
+            get(
+                "list_removals",
+                "List workspaces that are being removed.",
+                keeping::removals,
+            ),
+        )
         .route(
             "/v1/workspaces/{name}/retention",
-            get(keeping::retention)
-                .put(keeping::set_retention)
-                .delete(keeping::end_retention),
+            get(
+                "show_retention",
+                "Tell how much of its history a workspace keeps.",
+                keeping::retention,
+            )
+            .put(
+                "set_retention",
+                "Say how much of its history a workspace keeps.",
+                keeping::set_retention,
+            )
+            .delete(
+                "end_retention",
+                "Let a workspace keep everything.",
+                keeping::end_retention,
+            ),
         )
         .route(
             "/v1/workspaces/{name}/pins",
-            get(keeping::pins).post(keeping::add_pin),
+            get("list_pins", "List pins.", keeping::pins).post(
+                "add_pin",
+                "Pin a commit.",
+                keeping::add_pin,
+            ),
         )
         .route(
             "/v1/workspaces/{name}/pins/{version}",
-            axum::routing::delete(keeping::remove_pin),
+            delete("remove_pin", "Take a pin away.", keeping::remove_pin),
         )
-        .route("/v1/tokens", get(tokens::list).post(tokens::create))
-        .route("/v1/tokens/{id}", axum::routing::delete(tokens::revoke))
+        .route(
+            "/v1/tokens",
+            get("list_tokens", "List tokens of the tenant.", tokens::list).post(
+                "create_token",
+                "Make a token.",
+                tokens::create,
+            ),
+        )
+        .route(
+            "/v1/tokens/{id}",
+            delete("revoke_token", "End a token.", tokens::revoke),
+        )
 }
 
-/// What workspaces have, and what goes in and out.
-fn history_routes() -> Router<Arc<ApiState>> {
-    Router::new()
-        .route("/v1/workspaces/{name}/log", get(history::log))
-        .route("/v1/workspaces/{name}/commit", get(history::show))
-        .route("/v1/workspaces/{name}/diff", get(diff::diff))
-        .route("/v1/workspaces/{name}/entries", get(reading::entries))
-        .route("/v1/workspaces/{name}/find", get(reading::find))
-        .route("/v1/workspaces/{name}/content", get(reading::content))
-        .route("/v1/workspaces/{name}/blame", get(lineage::blame))
+/// Files of versions, and comparisons.
+fn reading_routes() -> Routes {
+    Routes::new()
+        .route(
+            "/v1/workspaces/{name}/log",
+            get(
+                "list_commits",
+                "List commits, newest first; with path, those that changed it.",
+                history::log,
+            ),
+        )
+        .route(
+            "/v1/workspaces/{name}/commit",
+            get("show_commit", "Show a commit.", history::show),
+        )
+        .route(
+            "/v1/workspaces/{name}/diff",
+            get("diff", "Tell which files differ.", diff::diff),
+        )
+        .route(
+            "/v1/workspaces/{name}/entries",
+            get(
+                "list_entries",
+                "List a directory of a version.",
+                reading::entries,
+            ),
+        )
+        .route(
+            "/v1/workspaces/{name}/find",
+            get(
+                "find",
+                "List what is below a directory of a version.",
+                reading::find,
+            ),
+        )
+        .route(
+            "/v1/workspaces/{name}/content",
+            get(
+                "read_content",
+                "Give the bytes of a file of a version.",
+                reading::content,
+            ),
+        )
+        .route(
+            "/v1/workspaces/{name}/blame",
+            get("blame", "Tell who wrote a file.", lineage::blame),
+        )
+}
+
+/// Branches and tags.
+fn ref_routes() -> Routes {
+    Routes::new()
         .route(
             "/v1/workspaces/{name}/refs",
-            get(history::refs).post(history::create_ref),
+            get("list_refs", "List branches and tags.", history::refs).post(
+                "create_ref",
+                "Make a branch or a tag.",
+                history::create_ref,
+            ),
         )
         .route(
             "/v1/workspaces/{name}/refs/{*reference}",
-            axum::routing::delete(history::delete_ref),
+            delete(
+                "delete_ref",
+                "Remove a branch or a tag.",
+                history::delete_ref,
+            ),
         )
         .route(
             "/v1/workspaces/{name}/protected/{*reference}",
-            axum::routing::put(history::protect_ref).delete(history::unprotect_ref),
+            put(
+                "protect_ref",
+                "Protect a branch or a tag.",
+                history::protect_ref,
+            )
+            .delete(
+                "unprotect_ref",
+                "Protect a branch or a tag no more.",
+                history::unprotect_ref,
+            ),
         )
-        .route("/v1/workspaces/{name}/operations", get(history::operations))
+}
+
+/// What was done, and is undone; commits of sessions; what goes in and out.
+fn history_routes() -> Routes {
+    Routes::new()
+        .route(
+            "/v1/workspaces/{name}/operations",
+            get(
+                "list_operations",
+                "List the operation log, newest first.",
+                history::operations,
+            ),
+        )
         .route(
             "/v1/workspaces/{name}/undo",
-            axum::routing::post(history::undo),
+            post("undo", "Undo an operation.", history::undo),
         )
         .route(
             "/v1/sessions/{session}/checkpoint",
-            axum::routing::post(history::checkpoint),
+            post(
+                "checkpoint_session",
+                "Make a commit of what a session has.",
+                history::checkpoint,
+            ),
         )
         .route(
             "/v1/sessions/{session}/publish",
-            axum::routing::post(history::publish),
+            post(
+                "publish_session",
+                "Bring what a session has to a branch.",
+                history::publish,
+            ),
         )
         .route(
             "/v1/workspaces/{name}/import",
-            axum::routing::post(transfer::import),
+            post(
+                "import",
+                "Make a commit of a tar archive.",
+                transfer::import,
+            ),
         )
-        .route("/v1/workspaces/{name}/export", get(transfer::export))
+        .route(
+            "/v1/workspaces/{name}/export",
+            get(
+                "export",
+                "Give what a version has as a tar archive.",
+                transfer::export,
+            ),
+        )
+}
+
+/// Workspaces and sessions.
+fn session_routes() -> Routes {
+    Routes::new()
+        .route(
+            "/v1/workspaces",
+            get("list_workspaces", "List workspaces.", workspaces::list).post(
+                "create_workspace",
+                "Make a workspace.",
+                workspaces::create,
+            ),
+        )
+        .route(
+            "/v1/workspaces/{name}",
+            get("show_workspace", "Show a workspace.", workspaces::show).delete(
+                "delete_workspace",
+                "Remove a workspace with its history, in the background.",
+                keeping::delete_workspace,
+            ),
+        )
+        .route(
+            "/v1/sessions",
+            get("list_sessions", "List sessions.", sessions::list).post(
+                "open_session",
+                "Open a session, and make a ticket for it.",
+                sessions::open,
+            ),
+        )
+        .route(
+            "/v1/sessions/{session}",
+            get("show_session", "Show a session.", sessions::show).delete(
+                "close_session",
+                "Close a session.",
+                sessions::close,
+            ),
+        )
+        .route(
+            "/v1/sessions/{session}/fork",
+            post(
+                "fork_session",
+                "Open another session with what one has now.",
+                sessions::fork,
+            ),
+        )
+        .route(
+            "/v1/sessions/{session}/tickets",
+            get(
+                "list_tickets",
+                "List the tickets of a session.",
+                sessions::list_tickets,
+            )
+            .post(
+                "create_ticket",
+                "Make a further ticket for a session.",
+                sessions::create_ticket,
+            ),
+        )
+        .route(
+            "/v1/sessions/{session}/tickets/{ticket}",
+            delete("revoke_ticket", "End a ticket.", sessions::revoke_ticket),
+        )
+}
+
+/// What concerns the server itself.
+fn server_routes() -> Routes {
+    Routes::new()
+        .route(
+            "/livez",
+            get("livez", "Tell that the process lives.", health::livez),
+        )
+        .route(
+            "/readyz",
+            get(
+                "readyz",
+                "Tell whether the server takes work.",
+                health::readyz,
+            ),
+        )
+        .route(
+            "/metrics",
+            get(
+                "metrics",
+                "Give what is counted, as Prometheus reads it.",
+                health::metrics,
+            ),
+        )
+        .route(
+            "/v1/openapi.json",
+            get("openapi", "Give this document.", openapi::openapi),
+        )
+        .route(
+            "/v1/gc",
+            get(
+                "list_collections",
+                "List the last collections, newest first.",
+                gc::list,
+            )
+            .post(
+                "start_collection",
+                "Remove content that nothing refers to.",
+                gc::start,
+            ),
+        )
+        .route(
+            "/v1/gc/{run}",
+            get(
+                "show_collection",
+                "Show a collection when it has ended, or after 10 s.",
+                gc::show,
+            ),
+        )
+}
+
+/// All paths of the API, with what is said of them.
+fn routes() -> Routes {
+    server_routes()
+        .merge(session_routes())
+        .merge(keeping_routes())
+        .merge(reading_routes())
+        .merge(ref_routes())
+        .merge(history_routes())
+        .merge(outside::routes())
+        .merge(conflicts::routes())
 }
 
 /// All paths of the API.
 pub fn router(state: Arc<ApiState>) -> Router {
-    Router::new()
-        .route("/livez", get(health::livez))
-        .route("/readyz", get(health::readyz))
-        .route("/metrics", get(health::metrics))
-        .route(
-            "/v1/workspaces",
-            get(workspaces::list).post(workspaces::create),
-        )
-        .route(
-            "/v1/workspaces/{name}",
-            get(workspaces::show).delete(keeping::delete_workspace),
-        )
-        .merge(keeping_routes())
-        .route("/v1/sessions", get(sessions::list).post(sessions::open))
-        .route(
-            "/v1/sessions/{session}",
-            get(sessions::show).delete(sessions::close),
-        )
-        .route(
-            "/v1/sessions/{session}/fork",
-            axum::routing::post(sessions::fork),
-        )
-        .route(
-            "/v1/sessions/{session}/tickets",
-            get(sessions::list_tickets).post(sessions::create_ticket),
-        )
-        .route(
-            "/v1/sessions/{session}/tickets/{ticket}",
-            axum::routing::delete(sessions::revoke_ticket),
-        )
-        .merge(history_routes())
-        .merge(outside::routes())
-        .merge(conflicts::routes())
-        .route("/v1/gc", get(gc::list).post(gc::start))
-        .route("/v1/gc/{run}", get(gc::show))
+    routes()
+        .into_router()
         .fallback(async || ApiError::no_route())
         .method_not_allowed_fallback(async || ApiError::no_method())
+        .layer(from_fn_with_state(Arc::clone(&state), calls::once))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .with_state(state)
 }

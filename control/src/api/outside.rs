@@ -2,44 +2,72 @@
 
 use std::sync::Arc;
 
+use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
-use axum::{Json, Router};
+use axum::response::IntoResponse;
 use nfs_gateway::Attempt;
 use serde::Deserialize;
+use utoipa::ToSchema;
 
 use super::ApiState;
+use super::calls::Keyed;
+use super::describe::{Either, NoContent, Octets};
 use super::input::{Body, Parameters, Place, Tenant, session_id};
+use super::routes::{Routes, get, post};
 use super::sessions::usable;
-use crate::history::{SYNC_POLICY, parse_policy};
+use crate::history::{SYNC_POLICY, parse_policy, shorten};
 use crate::outside::{Acknowledge, Changed, Restore, Restored, Sync, Synced, path_bytes};
 use crate::reading::parse_path;
 use crate::status::ApiError;
 
 /// How what changed is to be told.
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Form {
+    /// As bytes: each path with a NUL after it.
     #[serde(default)]
     raw: bool,
 }
 
 /// The paths of this part of the API.
-pub(super) fn routes() -> Router<Arc<ApiState>> {
-    Router::new()
-        .route("/v1/sessions/{session}/restore", post(restore))
-        .route("/v1/sessions/{session}/sync", post(sync))
+pub(super) fn routes() -> Routes {
+    Routes::new()
+        .route(
+            "/v1/sessions/{session}/restore",
+            post(
+                "restore_session",
+                "Make a live session, or paths in it, as a version has them.",
+                restore,
+            ),
+        )
+        .route(
+            "/v1/sessions/{session}/sync",
+            post(
+                "sync_session",
+                "Bring what its branch has into a live session.",
+                sync,
+            ),
+        )
         .route(
             "/v1/sessions/{session}/changed",
-            get(changed).post(acknowledge),
+            get(
+                "list_changed",
+                "Tell what changed from outside in a session.",
+                changed,
+            )
+            .post(
+                "acknowledge_changed",
+                "Say what of it has been seen to.",
+                acknowledge,
+            ),
         )
 }
 
 async fn restore(
     State(state): State<Arc<ApiState>>,
     Tenant(tenant): Tenant,
+    keyed: Keyed,
     Place(session): Place<String>,
     Body(asked): Body<Restore>,
 ) -> Result<Json<Restored>, ApiError> {
@@ -50,17 +78,20 @@ async fn restore(
         paths.push(parse_path(path).map_err(ApiError::invalid)?);
     }
     let gateway = Arc::clone(&state.counted.gateway);
+    let answer = |done: &nfs_gateway::Restored| Restored::from(done.clone());
+    let call = keyed.call(StatusCode::OK, answer);
     let work = async move {
-        let done = gateway.restore(tenant, id, &asked.version, &paths).await?;
-        Ok(done)
+        let what = (asked.version.as_str(), paths.as_slice());
+        Ok(gateway.restore_for(call, tenant, id, what).await?)
     };
     let done = state.work.to_end(work).await?;
-    Ok(Json(done.into()))
+    Ok(Json(answer(&done)))
 }
 
 async fn sync(
     State(state): State<Arc<ApiState>>,
     Tenant(tenant): Tenant,
+    keyed: Keyed,
     Place(session): Place<String>,
     Body(asked): Body<Sync>,
 ) -> Result<Json<Synced>, ApiError> {
@@ -73,12 +104,22 @@ async fn sync(
         Attempt::Real
     };
     let gateway = Arc::clone(&state.counted.gateway);
-    let work = async move { Ok(gateway.sync(tenant, id, policy, attempt).await?) };
+    let has_key = keyed.has_key();
+    let answer = move |done: &nfs_gateway::Synced| {
+        let mut synced = Synced::new(done, asked.dry_run);
+        if has_key {
+            shorten(&mut synced.conflicts);
+        }
+        synced
+    };
+    let call = keyed.call(StatusCode::OK, answer);
+    let how = (policy, attempt);
+    let work = async move { Ok(gateway.sync_for(call, tenant, id, how).await?) };
     let done = match attempt {
         Attempt::Trial => state.work.reading(work).await?,
         Attempt::Real => state.work.to_end(work).await?,
     };
-    Ok(Json(Synced::new(&done, asked.dry_run)))
+    Ok(Json(answer(&done)))
 }
 
 async fn changed(
@@ -86,14 +127,15 @@ async fn changed(
     Tenant(tenant): Tenant,
     Place(session): Place<String>,
     Parameters(form): Parameters<Form>,
-) -> Result<Response, ApiError> {
+) -> Result<Either<Json<Changed>, Octets>, ApiError> {
     let id = session_id(&state, tenant, &session).await?;
     let found = state.counted.gateway.changed(tenant, id).await?;
     if !form.raw {
-        return Ok(Json(Changed::from(found)).into_response());
+        return Ok(Either::One(Json(Changed::from(found))));
     }
     let kind = HeaderValue::from_static("application/octet-stream");
-    Ok(([(header::CONTENT_TYPE, kind)], found.list()).into_response())
+    let list = ([(header::CONTENT_TYPE, kind)], found.list()).into_response();
+    Ok(Either::Other(Octets(list)))
 }
 
 async fn acknowledge(
@@ -101,7 +143,7 @@ async fn acknowledge(
     Tenant(tenant): Tenant,
     Place(session): Place<String>,
     Body(asked): Body<Acknowledge>,
-) -> Result<StatusCode, ApiError> {
+) -> Result<NoContent, ApiError> {
     let id = session_id(&state, tenant, &session).await?;
     let gateway = Arc::clone(&state.counted.gateway);
     let work = async move {
@@ -110,5 +152,5 @@ async fn acknowledge(
             .await
     };
     state.to_end(work).await?;
-    Ok(StatusCode::NO_CONTENT)
+    Ok(NoContent)
 }

@@ -18,8 +18,10 @@ use metadata::store::CommitInfo;
 use nfs_gateway::{FileReader, Versions};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use utoipa::ToSchema;
 
 use super::ApiState;
+use super::describe::Ranged;
 use super::glob::Glob;
 use super::input::{Parameters, Place, Tenant, not_a_position, page_limit};
 use super::paths::{Bytes, resolve};
@@ -44,16 +46,23 @@ const POSITION_BYTES_MAX: usize = 2048;
 const COMMIT_HEADER: &str = "holdfast-commit";
 
 /// What is wanted of a version.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Wanted {
+    /// The version; `main` if left out.
     version: Option<String>,
+    /// What an answer gave as `next`.
     after: Option<String>,
+    /// How many at most: up to 500.
     limit: Option<usize>,
+    /// `f`, `d` or `l`: a file, a directory, a symbolic link.
     r#type: Option<String>,
-    /// See [`Bytes`].
+    /// A path from the root directory; bytes that are not UTF-8 behind percent signs.
+    #[schema(value_type = Option<String>)]
     #[serde(rename = "path")]
     _path: Option<IgnoredAny>,
+    /// A pattern for the last part of the path: `*`, `?`, `[a-z]`, `[!a-z]`, `\`.
+    #[schema(value_type = Option<String>)]
     #[serde(rename = "name")]
     _name: Option<IgnoredAny>,
 }
@@ -312,7 +321,7 @@ pub(super) async fn content(
     headers: HeaderMap,
     bytes: Bytes,
     Parameters(wanted): Parameters<Wanted>,
-) -> Result<Response, ApiError> {
+) -> Result<Ranged, ApiError> {
     let Some(path) = bytes.path else {
         return Err(ApiError::invalid("say which file with path"));
     };
@@ -330,7 +339,7 @@ pub(super) async fn content(
     let part = match asked.map_or(Asked::Whole, |range| parse_range(range, size)) {
         Asked::Whole => None,
         Asked::Part(part) => Some(part),
-        Asked::Beyond => return Ok(beyond(size)),
+        Asked::Beyond => return Ok(Ranged(beyond(size))),
     };
     let range = part.clone().unwrap_or(0..size);
     let mut reader = reading
@@ -360,7 +369,7 @@ pub(super) async fn content(
         }
         *response.status_mut() = StatusCode::PARTIAL_CONTENT;
     }
-    Ok(response)
+    Ok(Ranged(response))
 }
 
 fn check_readable(path: &[u8], record: &InodeRecord) -> Result<(), ApiError> {

@@ -11,8 +11,11 @@ use metadata::record::session::Identity;
 use metadata::record::workspace::Uses;
 use metadata::store::{self, NewTicket, SessionInfo, TicketInfo};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::ApiState;
+use super::calls::Keyed;
+use super::describe::{Created, NoContent};
 use super::input::{
     Body, Parameters, Place, Tenant, next_after, not_a_position, page_limit, session_id,
 };
@@ -30,29 +33,38 @@ const DIRECTORY_BYTES_MAX: usize = 4096;
 const TTL_SECONDS_TOO_LONG: u64 = 100 * 366 * 24 * 3600;
 
 /// Which part of the list of sessions is wanted.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Part {
+    /// Those of this workspace only.
     workspace: Option<String>,
+    /// What an answer gave as `next`.
     after: Option<String>,
+    /// How many at most: 100 if left out, up to 500.
     limit: Option<usize>,
 }
 
 /// A ticket, without its text.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub(super) struct Ticket {
+    /// What names it; grants nothing.
     id: String,
+    /// Mounts read-only.
     read_only: bool,
+    /// Is spent by the first mount.
     single_use: bool,
+    /// The directory that is mounted.
     directory: String,
+    /// When it ends by itself.
     expires: Option<String>,
 }
 
 pub(super) async fn open(
     State(state): State<Arc<ApiState>>,
     Tenant(tenant): Tenant,
+    keyed: Keyed,
     Body(asked): Body<OpenSession>,
-) -> Result<(StatusCode, Json<OpenedSession>), ApiError> {
+) -> Result<Created<OpenedSession>, ApiError> {
     let identity = match asked.identity.as_deref() {
         Some(text) => parse_identity(text).map_err(ApiError::invalid)?,
         None => Identity::Passthrough,
@@ -69,35 +81,28 @@ pub(super) async fn open(
         version: asked.version,
         branch: asked.branch,
     };
-    let store = state.store.clone();
+    let answer = describe_opened(&state, workspace, asked.read_only);
+    let store = (state.store).for_call(keyed.call(StatusCode::CREATED, answer.clone()));
     let opened = state
         .to_end(async move { store.open_session(tenant, open).await })
         .await?;
-    let kind = MountKind {
-        read_only: asked.read_only,
-        shared: false,
-    };
-    let answer = OpenedSession {
-        session: Session::new(&opened.session, workspace, state.clock.wall()),
-        mount: describe_mount(&state, opened.ticket, kind),
-    };
-    Ok((StatusCode::CREATED, Json(answer)))
+    Ok(Created(answer(&opened)))
 }
 
 pub(super) async fn fork(
     State(state): State<Arc<ApiState>>,
     Tenant(tenant): Tenant,
+    keyed: Keyed,
     Place(session): Place<String>,
     Body(asked): Body<ForkSession>,
-) -> Result<(StatusCode, Json<OpenedSession>), ApiError> {
+) -> Result<Created<OpenedSession>, ApiError> {
     let identity = asked.identity.as_deref().map(parse_identity).transpose();
     let identity = identity.map_err(ApiError::invalid)?;
     check_ttl(asked.ttl_seconds)?;
     let source = usable(&state, tenant, &session).await?;
-    let kind = MountKind {
-        read_only: asked.read_only,
-        shared: false,
-    };
+    let workspace = workspace_name(&state, source.record.workspace).await?;
+    let answer = describe_opened(&state, workspace, asked.read_only);
+    let call = keyed.call(StatusCode::CREATED, answer.clone());
     let fork = store::ForkSession {
         read_only: asked.read_only,
         identity,
@@ -106,15 +111,10 @@ pub(super) async fn fork(
         ttl_seconds: asked.ttl_seconds,
     };
     let gateway = Arc::clone(&state.counted.gateway);
-    let work = async move { Ok(gateway.fork(tenant, source.id, fork).await?) };
+    let work = async move { Ok(gateway.fork_for(call, tenant, source.id, fork).await?) };
     let opened = state.work.to_end(work).await?;
-    let workspace = workspace_name(&state, opened.session.record.workspace).await?;
     tracing::info!(session = %source.id, fork = %opened.session.id, "session forked");
-    let answer = OpenedSession {
-        session: Session::new(&opened.session, workspace, state.clock.wall()),
-        mount: describe_mount(&state, opened.ticket, kind),
-    };
-    Ok((StatusCode::CREATED, Json(answer)))
+    Ok(Created(answer(&opened)))
 }
 
 pub(super) async fn list(
@@ -168,10 +168,12 @@ pub(super) async fn show(
 pub(super) async fn close(
     State(state): State<Arc<ApiState>>,
     Tenant(tenant): Tenant,
+    keyed: Keyed,
     Place(session): Place<String>,
-) -> Result<StatusCode, ApiError> {
+) -> Result<NoContent, ApiError> {
     let id = session_id(&state, tenant, &session).await?;
-    let (store, gateway) = (state.store.clone(), Arc::clone(&state.counted.gateway));
+    let store = state.store.for_call(keyed.done::<()>());
+    let gateway = Arc::clone(&state.counted.gateway);
     let work = async move {
         store.close_session(tenant, id).await?;
         gateway.drop_session(id);
@@ -179,15 +181,16 @@ pub(super) async fn close(
     };
     state.to_end(work).await?;
     tracing::info!(session = %id, "session closed");
-    Ok(StatusCode::NO_CONTENT)
+    Ok(NoContent)
 }
 
 pub(super) async fn create_ticket(
     State(state): State<Arc<ApiState>>,
     Tenant(tenant): Tenant,
+    keyed: Keyed,
     Place(session): Place<String>,
     Body(asked): Body<CreateTicket>,
-) -> Result<(StatusCode, Json<Mount>), ApiError> {
+) -> Result<Created<Mount>, ApiError> {
     check_ttl(asked.ttl_seconds)?;
     check_directory(&asked.directory)?;
     let info = usable(&state, tenant, &session).await?;
@@ -207,14 +210,13 @@ pub(super) async fn create_ticket(
                 .map(|seconds| state.clock.wall().plus_seconds(seconds)),
         ),
     };
-    let store = state.store.clone();
+    let describing = Arc::clone(&state);
+    let answer = move |text: &String| describe_mount(&describing, text.clone(), kind);
+    let store = (state.store).for_call(keyed.call(StatusCode::CREATED, answer.clone()));
     let text = state
         .to_end(async move { store.create_ticket(tenant, ticket).await })
         .await?;
-    Ok((
-        StatusCode::CREATED,
-        Json(describe_mount(&state, text, kind)),
-    ))
+    Ok(Created(answer(&text)))
 }
 
 pub(super) async fn list_tickets(
@@ -233,14 +235,15 @@ pub(super) async fn list_tickets(
 pub(super) async fn revoke_ticket(
     State(state): State<Arc<ApiState>>,
     Tenant(tenant): Tenant,
+    keyed: Keyed,
     Place((session, ticket)): Place<(String, String)>,
-) -> Result<StatusCode, ApiError> {
+) -> Result<NoContent, ApiError> {
     let id = session_id(&state, tenant, &session).await?;
-    let store = state.store.clone();
+    let store = state.store.for_call(keyed.done::<()>());
     state
         .to_end(async move { store.revoke_ticket(tenant, id, &ticket).await })
         .await?;
-    Ok(StatusCode::NO_CONTENT)
+    Ok(NoContent)
 }
 
 /// The session that a text names, if it can still be mounted.
@@ -260,6 +263,21 @@ pub(super) async fn usable(
 
 async fn workspace_name(state: &ApiState, id: WorkspaceId) -> Result<String, ApiError> {
     Ok(state.store.workspace(id).await?.record.name)
+}
+
+/// What is told of a session that is opened now.
+fn describe_opened(
+    state: &Arc<ApiState>,
+    workspace: String,
+    read_only: bool,
+) -> impl Fn(&store::Opened) -> OpenedSession + Clone + Send + Sync + 'static {
+    let (state, now) = (Arc::clone(state), state.clock.wall());
+    let shared = false;
+    let kind = MountKind { read_only, shared };
+    move |opened| OpenedSession {
+        session: Session::new(&opened.session, workspace.clone(), now),
+        mount: describe_mount(&state, opened.ticket.clone(), kind),
+    }
 }
 
 fn describe_mount(state: &ApiState, ticket: String, kind: MountKind) -> Mount {

@@ -4,9 +4,12 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::StatusCode;
+use metadata::record::workspace::TokenRecord;
+use metadata::store::token_prefix;
 
 use super::ApiState;
+use super::calls::Keyed;
+use super::describe::{Created, NoContent};
 use super::input::{Body, Place, Tenant};
 use crate::keeping::{CreateToken, CreatedToken, Token, parse_token, show_token};
 use crate::status::ApiError;
@@ -15,16 +18,22 @@ use crate::types::Page;
 pub(super) async fn create(
     State(state): State<Arc<ApiState>>,
     Tenant(tenant): Tenant,
+    keyed: Keyed,
     Body(asked): Body<CreateToken>,
-) -> Result<(StatusCode, Json<CreatedToken>), ApiError> {
-    let store = state.store.clone();
+) -> Result<Created<CreatedToken>, ApiError> {
+    let call = keyed.created(|made: &TokenRecord, token| CreatedToken {
+        id: show_token(token_prefix(token)),
+        name: made.name.clone(),
+        token: token.to_owned(),
+    });
+    let store = state.store.for_call(call);
     let (token, made) = state
         .to_end(async move { store.create_named_token(tenant, &asked.name).await })
         .await?;
     let id = show_token(made.id);
     tracing::info!(token = id, name = made.record.name, "API token is made");
     let name = made.record.name;
-    Ok((StatusCode::CREATED, Json(CreatedToken { id, name, token })))
+    Ok(Created(CreatedToken { id, name, token }))
 }
 
 pub(super) async fn list(
@@ -39,8 +48,9 @@ pub(super) async fn list(
 pub(super) async fn revoke(
     State(state): State<Arc<ApiState>>,
     Tenant(tenant): Tenant,
+    keyed: Keyed,
     Place(id): Place<String>,
-) -> Result<StatusCode, ApiError> {
+) -> Result<NoContent, ApiError> {
     let token = parse_token(&id).ok_or_else(|| {
         ApiError::invalid(format!(
             "{id:?} is no id of a token: it has 16 digits, as `token ls` shows them"
@@ -52,10 +62,10 @@ pub(super) async fn revoke(
              remove `api-token` from its data directory, start it, and revoke the old one then",
         ));
     }
-    let store = state.store.clone();
+    let store = state.store.for_call(keyed.done::<()>());
     state
         .to_end(async move { store.revoke_token(tenant, token).await })
         .await?;
     tracing::info!(token = id, "API token is revoked");
-    Ok(StatusCode::NO_CONTENT)
+    Ok(NoContent)
 }

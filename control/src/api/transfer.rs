@@ -12,8 +12,8 @@ use axum::Json;
 use axum::body::{Body, BodyDataStream};
 use axum::extract::State;
 use axum::http::request::Parts;
-use axum::http::{HeaderValue, Method, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::http::{HeaderValue, Method, header};
+use axum::response::IntoResponse;
 use base::{Clock, CommitId, Tasks};
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -26,15 +26,17 @@ use metadata::stat::FileKind;
 use nfs_gateway::{Exporting, Found, Gateway, ImportPlan, Importing, TransferError};
 use serde::Deserialize;
 use tokio::sync::{Semaphore, mpsc};
+use utoipa::ToSchema;
 
 use super::ApiState;
+use super::describe::{Archive, Created, Either};
 use super::input::{Parameters, Place, Tenant};
 use super::receiving::feed;
 use crate::history::Checkpoint;
 use crate::status::ApiError;
 use crate::streaming::{ChannelReader, Piece};
 use crate::tar::{self, Extent, Kind, Member, TarError};
-use crate::transfer::{Counts, Imported};
+use crate::transfer::{Counts, Exportable, Imported};
 
 /// Imports at a time: each has some MiB in memory.
 const IMPORTS_MAX: usize = 4;
@@ -81,14 +83,14 @@ pub(super) fn takes_a_stream(head: &Parts) -> bool {
 }
 
 /// Where an archive is to go.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ImportTo {
     /// The branch. None if `parents` is given without it, else `main`.
     branch: Option<String>,
     /// Ids of commits, with commas between them, instead of what the branch has.
     parents: Option<String>,
-    /// A [`Checkpoint`] in JSON.
+    /// What the commit is to say, in JSON, as for a checkpoint.
     about: Option<String>,
     /// The archive begins with that instead, put there by whoever sends it.
     #[serde(default)]
@@ -96,9 +98,10 @@ pub(super) struct ImportTo {
 }
 
 /// What is to be exported.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ExportOf {
+    /// The version; `main` if left out.
     version: Option<String>,
     /// A version: what it has as well is not sent, but told to be kept.
     since: Option<String>,
@@ -122,7 +125,7 @@ pub(super) async fn import(
     Place(workspace): Place<String>,
     Parameters(to): Parameters<ImportTo>,
     body: Body,
-) -> Result<(StatusCode, Json<Imported>), ApiError> {
+) -> Result<Created<Imported>, ApiError> {
     let permit = Arc::clone(&state.transfers.imports).try_acquire_owned();
     let permit = permit.map_err(|_| busy("imports", IMPORTS_MAX))?;
     let (plan, about) = planned(workspace, &to)?;
@@ -144,7 +147,7 @@ pub(super) async fn import(
         })
     };
     let imported = state.work.to_end(work).await?;
-    Ok((StatusCode::CREATED, Json(imported)))
+    Ok(Created(imported))
 }
 
 fn busy(what: &str, max: usize) -> ApiError {
@@ -376,7 +379,7 @@ pub(super) async fn export(
     Tenant(tenant): Tenant,
     Place(workspace): Place<String>,
     Parameters(of): Parameters<ExportOf>,
-) -> Result<Response, ApiError> {
+) -> Result<Either<Archive, Json<Exportable>>, ApiError> {
     let permit = Arc::clone(&state.transfers.exports).try_acquire_owned();
     let permit = permit.map_err(|_| busy("exports", EXPORTS_MAX))?;
     let version = of.version.as_deref().unwrap_or("main");
@@ -392,7 +395,7 @@ pub(super) async fn export(
             Ok(())
         };
         state.work.reading(looking).await?;
-        return Ok(Json(serde_json::json!({ "commit": commit })).into_response());
+        return Ok(Either::Other(Json(Exportable { commit })));
     }
     let (to, from) = mpsc::channel(PIECES_MAX);
     let sending = Sending {
@@ -414,7 +417,7 @@ pub(super) async fn export(
     if let Ok(commit) = HeaderValue::from_str(&commit) {
         headers.insert("holdfast-commit", commit);
     }
-    Ok(response)
+    Ok(Either::One(Archive(response)))
 }
 
 /// The next part of an export's answer. If the sender goes without a word, for whatever reason, the

@@ -8,6 +8,8 @@ use axum::http::StatusCode;
 use metadata::store::{NewWorkspace, WorkspaceInfo};
 
 use super::ApiState;
+use super::calls::Keyed;
+use super::describe::Created;
 use super::input::{Body, Parameters, Part, Place, Tenant, next_after};
 use crate::status::ApiError;
 use crate::types::{CreateWorkspace, Page, Workspace, show_time};
@@ -18,8 +20,9 @@ const ROOT_MODE_DEFAULT: u32 = 0o777;
 pub(super) async fn create(
     State(state): State<Arc<ApiState>>,
     Tenant(tenant): Tenant,
+    keyed: Keyed,
     Body(asked): Body<CreateWorkspace>,
-) -> Result<(StatusCode, Json<Workspace>), ApiError> {
+) -> Result<Created<Workspace>, ApiError> {
     let mode = asked.root_mode.unwrap_or(ROOT_MODE_DEFAULT);
     if mode > 0o7777 {
         return Err(ApiError::invalid("root_mode is not a mode: at most 4095"));
@@ -28,11 +31,14 @@ pub(super) async fn create(
         name: asked.name,
         root: (mode, asked.root_uid, asked.root_gid),
     };
-    let store = state.store.clone();
+    let call = keyed.call(StatusCode::CREATED, |made: &WorkspaceInfo| {
+        describe(made.clone())
+    });
+    let store = state.store.for_call(call);
     let made = state
         .to_end(async move { store.create_workspace(tenant, new).await })
         .await?;
-    Ok((StatusCode::CREATED, Json(describe(made))))
+    Ok(Created(describe(made)))
 }
 
 pub(super) async fn list(

@@ -53,7 +53,7 @@ impl TryFrom<AboutArgs> for Checkpoint {
 }
 
 pub(super) fn checkpoint(args: CheckpointArgs, json: bool) -> Result<(), Failure> {
-    let client = client(&args.server)?;
+    let client = client(&args.server)?.keyed(args.repeat);
     let path = path_of(&served(&client, args.session)?, "/checkpoint")?;
     let about = Checkpoint::try_from(args.about)?;
     let done: Checkpointed = client.post(&path, &about)?;
@@ -69,7 +69,7 @@ pub(super) fn checkpoint(args: CheckpointArgs, json: bool) -> Result<(), Failure
 }
 
 pub(super) fn publish(args: PublishArgs, json: bool) -> Result<(), Failure> {
-    let client = client(&args.server)?;
+    let client = client(&args.server)?.keyed(args.repeat);
     let path = path_of(&served(&client, args.session)?, "/publish")?;
     let publish = Publish {
         about: args.about.try_into()?,
@@ -403,6 +403,7 @@ pub(super) fn refs(command: RefCommand, json: bool) -> Result<(), Failure> {
             version,
             tag,
             protected,
+            repeat,
             workspace,
         } => {
             let create = CreateRef {
@@ -412,7 +413,9 @@ pub(super) fn refs(command: RefCommand, json: bool) -> Result<(), Failure> {
                 protected,
             };
             let path = format!("/v1/workspaces/{}/refs", escape(&workspace.name));
-            let made: Ref = client(&workspace.server)?.post(&path, &create)?;
+            let made: Ref = client(&workspace.server)?
+                .keyed(repeat)
+                .post(&path, &create)?;
             if json {
                 return output::json(&made);
             }

@@ -2,6 +2,7 @@
 
 mod bundle;
 mod check;
+mod completion;
 mod conflicts;
 mod gc;
 mod git;
@@ -60,6 +61,7 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Refresh(args) => refresh::run(&args, json),
         Command::Gc(gc) => gc::run(&gc, json),
         Command::Keys(command) => keys::run(command, json),
+        Command::Completion(args) => completion::run(&args, json),
         Command::Check(check) => return check::run(&check, json),
     }?;
     Ok(0)

@@ -20,7 +20,9 @@ pub(super) fn restore(args: RestoreArgs, json: bool) -> Result<(), Failure> {
         paths,
         paths_bytes,
     };
-    let done: Restored = client(&args.server)?.post(&path, &restore)?;
+    let done: Restored = client(&args.server)?
+        .keyed(args.repeat)
+        .post(&path, &restore)?;
     if json {
         return output::json(&done);
     }
@@ -39,7 +41,7 @@ pub(super) fn restore(args: RestoreArgs, json: bool) -> Result<(), Failure> {
 }
 
 pub(super) fn sync(args: SyncArgs, json: bool) -> Result<(), Failure> {
-    let client = client(&args.server)?;
+    let client = client(&args.server)?.keyed(args.repeat);
     let path = path_of(&served(&client, args.session)?, "/sync")?;
     let sync = Sync {
         policy: Some(args.policy),

@@ -33,7 +33,7 @@ pub(super) fn run(command: SessionCommand, json: bool) -> Result<(), Failure> {
             show(&found, json)
         }
         SessionCommand::Close(args) => close(args, json),
-        SessionCommand::Ticket(args) => ticket(&args, json),
+        SessionCommand::Ticket(args) => ticket(args, json),
     }
 }
 
@@ -162,7 +162,9 @@ fn open(args: OpenArgs, json: bool) -> Result<(), Failure> {
         version: args.version,
         branch: args.branch,
     };
-    let opened: OpenedSession = client(&args.server)?.post("/v1/sessions", &open)?;
+    let opened: OpenedSession = client(&args.server)?
+        .keyed(args.repeat)
+        .post("/v1/sessions", &open)?;
     tell_opened(&opened, json)
 }
 
@@ -174,7 +176,7 @@ fn fork(args: ForkArgs, json: bool) -> Result<(), Failure> {
         run: args.run,
         ttl_seconds: args.ttl.map(|ttl| ttl.0.as_secs()),
     };
-    let client = client(&args.server)?;
+    let client = client(&args.server)?.keyed(args.repeat);
     let path = path_of(&served(&client, args.session)?, "/fork")?;
     let opened: OpenedSession = client.post(&path, &fork)?;
     tell_opened(&opened, json)
@@ -191,8 +193,9 @@ fn tell_opened(opened: &OpenedSession, json: bool) -> Result<(), Failure> {
     ))
 }
 
-fn ticket(args: &TicketArgs, json: bool) -> Result<(), Failure> {
-    let mount = make_ticket(&client(&args.server)?, &args.session, &args.grant)?;
+fn ticket(args: TicketArgs, json: bool) -> Result<(), Failure> {
+    let client = client(&args.server)?.keyed(args.repeat);
+    let mount = make_ticket(&client, &args.session, &args.grant)?;
     if json {
         return output::json(&mount);
     }

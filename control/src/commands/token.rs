@@ -9,9 +9,13 @@ use crate::types::Page;
 
 pub(super) fn run(command: TokenCommand, json: bool) -> Result<(), Failure> {
     match command {
-        TokenCommand::Create { name, server } => {
+        TokenCommand::Create {
+            name,
+            repeat,
+            server,
+        } => {
             let create = CreateToken { name };
-            let made: CreatedToken = client(&server)?.post("/v1/tokens", &create)?;
+            let made: CreatedToken = client(&server)?.keyed(repeat).post("/v1/tokens", &create)?;
             if json {
                 return output::json(&made);
             }

@@ -14,6 +14,7 @@ pub(super) fn run(command: WorkspaceCommand, json: bool) -> Result<(), Failure> 
             name,
             root_mode,
             root_owner,
+            repeat,
             server,
         } => {
             let create = CreateWorkspace {
@@ -22,7 +23,9 @@ pub(super) fn run(command: WorkspaceCommand, json: bool) -> Result<(), Failure> 
                 root_uid: root_owner.0,
                 root_gid: root_owner.1,
             };
-            let made: Workspace = client(&server)?.post("/v1/workspaces", &create)?;
+            let made: Workspace = client(&server)?
+                .keyed(repeat)
+                .post("/v1/workspaces", &create)?;
             if json {
                 return output::json(&made);
             }

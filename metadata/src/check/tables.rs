@@ -288,6 +288,8 @@ impl Checker<'_> {
             Key::Retention(id) => self.check_retention(id, value).await?,
             Key::Pin(workspace, id) => self.check_pin(workspace, id, value).await?,
             Key::Deletion(id) => self.check_deletion(id, value).await?,
+            Key::Call(tenant, _) => self.check_call(tenant, value).await?,
+            Key::CallTotal(tenant, what) => self.check_call_total(tenant, what, value).await?,
             // Not in the ranges that come here.
             Key::Delta(..) => {}
         }

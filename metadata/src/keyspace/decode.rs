@@ -62,6 +62,10 @@ pub enum Key {
     Pin(WorkspaceId, CommitId),
     /// A workspace that is being removed.
     Deletion(WorkspaceId),
+    /// A call, by the hash of its idempotency key.
+    Call(TenantId, [u8; 32]),
+    /// A total of a tenant's calls.
+    CallTotal(TenantId, u8),
 }
 
 /// Decodes any key.
@@ -116,6 +120,8 @@ pub fn decode(key: &[u8]) -> Result<Key, KeyError> {
             CommitId::new(fields.array()?),
         ),
         table::DELETION => Key::Deletion(WorkspaceId::new(fields.u64()?)),
+        table::CALL => Key::Call(TenantId::new(fields.u64()?), fields.array()?),
+        table::CALL_TOTAL => Key::CallTotal(TenantId::new(fields.u64()?), fields.u8()?),
         table::REF => {
             let workspace = WorkspaceId::new(fields.u64()?);
             return Ok(Key::Reference(workspace, text(fields.tail())?));
@@ -183,6 +189,7 @@ mod tests {
 
     use super::super::session_changed;
     use super::super::session_of;
+    use super::super::{call, call_total};
     use super::super::{commit, operation, operation_log, ref_log, reference};
     use super::super::{deletion, grown, pin, retention};
     use super::super::{delta, handle_keys, inodes, layer_user, session_flush, session_meta};
@@ -218,6 +225,8 @@ mod tests {
             Key::Retention(workspace) => retention(*workspace),
             Key::Pin(workspace, id) => pin(*workspace, *id),
             Key::Deletion(workspace) => deletion(*workspace),
+            Key::Call(tenant, hash) => call(*tenant, hash),
+            Key::CallTotal(tenant, what) => call_total(*tenant, *what),
             Key::Delta(session, generation, part) => {
                 let mut key = delta(*session, *generation);
                 key.extend(match part {
@@ -272,6 +281,8 @@ mod tests {
             Key::Retention(workspace),
             Key::Pin(workspace, CommitId::new([1; 32])),
             Key::Deletion(workspace),
+            Key::Call(tenant, [12; 32]),
+            Key::CallTotal(tenant, 1),
             delta(ImageKey::Cut { inode, first: 7 }),
             delta(ImageKey::Conflict([8; 16])),
             delta(ImageKey::Inode(inode)),

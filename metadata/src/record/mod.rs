@@ -4,6 +4,7 @@
 //! impossible combination are errors, never a panic. Integers are big-endian.
 
 pub mod block;
+pub mod call;
 pub mod changed;
 pub mod commit;
 pub mod conflict;

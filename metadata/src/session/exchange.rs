@@ -10,7 +10,7 @@ use crate::layers::Layers;
 use crate::record::changed::ChangedRecord;
 use crate::record::operation::OperationRecord;
 use crate::record::session::SessionRecord;
-use crate::store::{commits_of, write_changed, write_operation};
+use crate::store::{KeyedCall, StoreError, commits_of, write_changed, write_operation};
 use crate::tree::Root;
 
 /// What a session gets in place of its image. The totals are the flush's.
@@ -30,6 +30,8 @@ pub struct Exchange {
     pub time: Timestamp,
     /// The entry.
     pub log: OperationRecord,
+    /// The call with a key that this is all of, answered by way of `()`.
+    pub call: Option<KeyedCall>,
 }
 
 impl Exchange {
@@ -86,6 +88,13 @@ impl Exchange {
             .await
             .map_err(FlushError::Kv)?;
         write_operation(txn, workspace, self.operation, self.time, &self.log);
-        Ok(())
+        match &self.call {
+            Some(call) => call.finish(txn, &()).await.map_err(|error| match error {
+                StoreError::Unavailable(error) => FlushError::Kv(error),
+                // Somebody else has done it.
+                _ => FlushError::Gone,
+            }),
+            None => Ok(()),
+        }
     }
 }

@@ -59,29 +59,32 @@ impl Store {
             time: self.clock.wall(),
         };
         let (kept, name_key) = (&record, &keyspace::workspace_name(tenant, name));
-        self.transactor
-            .transact(Budget::default(), |txn, earlier| {
-                Box::pin(async move {
-                    let tombstone = keyspace::deletion(id);
-                    let found = txn.get(&tombstone, Isolation::Serializable).await?;
-                    if earlier == Earlier::Unknown && found.as_deref() == Some(&kept.encode()) {
-                        return Ok(());
-                    }
-                    let named = txn.get(name_key, Isolation::Serializable).await?;
-                    if named.as_deref() != Some(&id.raw().to_be_bytes()) {
-                        let what = format!("workspace {:?}", kept.name);
-                        return Err(StoreError::NotFound { what });
-                    }
-                    if !force {
-                        require_no_session(txn, tenant, id, &kept.name).await?;
-                    }
-                    txn.set(&tombstone, &kept.encode());
-                    txn.clear(name_key);
-                    Ok(())
-                })
+        let deletion = || DeletionInfo {
+            id,
+            record: kept.clone(),
+        };
+        let deletion = &deletion;
+        self.effect(|txn, earlier| {
+            Box::pin(async move {
+                let tombstone = keyspace::deletion(id);
+                let found = txn.get(&tombstone, Isolation::Serializable).await?;
+                if earlier == Earlier::Unknown && found.as_deref() == Some(&kept.encode()) {
+                    return Ok(deletion());
+                }
+                let named = txn.get(name_key, Isolation::Serializable).await?;
+                if named.as_deref() != Some(&id.raw().to_be_bytes()) {
+                    let what = format!("workspace {:?}", kept.name);
+                    return Err(StoreError::NotFound { what });
+                }
+                if !force {
+                    require_no_session(txn, tenant, id, &kept.name).await?;
+                }
+                txn.set(&tombstone, &kept.encode());
+                txn.clear(name_key);
+                Ok(deletion())
             })
-            .await?;
-        Ok(DeletionInfo { id, record })
+        })
+        .await
     }
 
     /// The workspaces that are being removed, the first of them.

@@ -19,7 +19,7 @@ mod tests;
 pub use commits::{CommitInfo, NewCommit};
 pub use operations::{OperationInfo, OperationPosition};
 pub use pins::PinInfo;
-pub use refs::{RefInfo, RefLogEntry};
+pub use refs::{RefInfo, RefLogEntry, RefWritten};
 pub(crate) use retention::commits_of;
 pub use retention::{Expired, LogsRemoved};
 pub(crate) use walk::LOG_BYTES_MAX;

@@ -147,31 +147,34 @@ impl Store {
         let log = self.logged(&record.agent, &record.run, action);
         let (kept, kept_ticket, kept_text) = (&record, &ticket, text.as_str());
         let (log, operation) = (&log, self.new_operation());
-        self.transactor
-            .transact(Budget::default(), |txn, _| {
-                // Under a fresh number: right however often it is applied.
-                Box::pin(async move {
-                    require_workspace(txn, kept.workspace).await?;
-                    // One that is removed meanwhile takes its tree along.
-                    if let Some(commit) = commit {
-                        require_commit(txn, kept.workspace, commit).await?;
-                    }
-                    txn.set(&keyspace::session_meta(id), &kept.encode());
-                    if kept.base.is_some() {
-                        txn.set(&keyspace::session_flush(id), &flush.encode());
-                    }
-                    txn.set(&keyspace::session_of(tenant, kept.workspace, id), &[]);
-                    write_ticket(txn, kept_ticket, kept_text);
-                    write_operation(txn, kept.workspace, operation, now, log);
-                    Ok::<(), StoreError>(())
-                })
+        let opened = || Opened {
+            session: SessionInfo {
+                id,
+                record: kept.clone(),
+                flush,
+            },
+            ticket: kept_text.to_owned(),
+        };
+        let opened = &opened;
+        self.effect(|txn, _| {
+            // Under a fresh number: right however often it is applied.
+            Box::pin(async move {
+                require_workspace(txn, kept.workspace).await?;
+                // One that is removed meanwhile takes its tree along.
+                if let Some(commit) = commit {
+                    require_commit(txn, kept.workspace, commit).await?;
+                }
+                txn.set(&keyspace::session_meta(id), &kept.encode());
+                if kept.base.is_some() {
+                    txn.set(&keyspace::session_flush(id), &flush.encode());
+                }
+                txn.set(&keyspace::session_of(tenant, kept.workspace, id), &[]);
+                write_ticket(txn, kept_ticket, kept_text);
+                write_operation(txn, kept.workspace, operation, now, log);
+                Ok(opened())
             })
-            .await?;
-        let session = SessionInfo { id, record, flush };
-        Ok(Opened {
-            session,
-            ticket: text,
         })
+        .await
     }
 
     /// The commit that a session is to begin with, and the branch that it is to publish to.
@@ -242,26 +245,25 @@ impl Store {
         from: Option<CommitId>,
         to: CommitId,
     ) -> Result<(), StoreError> {
-        self.transactor
-            .transact(Budget::default(), |txn, _| {
-                Box::pin(async move {
-                    let mut record = require_session(txn, tenant, id).await?;
-                    // Right however often it is applied.
-                    if record.commit == Some(to) {
-                        return Ok(());
-                    }
-                    if record.commit != from {
-                        let why = "another commit of the session was made meanwhile: look at the \
+        self.effect(|txn, _| {
+            Box::pin(async move {
+                let mut record = require_session(txn, tenant, id).await?;
+                // Right however often it is applied.
+                if record.commit == Some(to) {
+                    return Ok(());
+                }
+                if record.commit != from {
+                    let why = "another commit of the session was made meanwhile: look at the \
                                    log and try again"
-                            .to_owned();
-                        return Err(StoreError::Refused { why });
-                    }
-                    record.commit = Some(to);
-                    txn.set(&keyspace::session_meta(id), &record.encode());
-                    Ok(())
-                })
+                        .to_owned();
+                    return Err(StoreError::Refused { why });
+                }
+                record.commit = Some(to);
+                txn.set(&keyspace::session_meta(id), &record.encode());
+                Ok(())
             })
-            .await
+        })
+        .await
     }
 
     /// Opens a session with the image that the frozen layers of `source` make, with a first ticket.
@@ -301,54 +303,51 @@ impl Store {
         let log = self.logged(&fork.agent, &fork.run, action);
         let (fork, kept_ticket, kept_text) = (&fork, &ticket, text.as_str());
         let (log, operation) = (&log, self.new_operation());
-        let session = self
-            .transactor
-            .transact(Budget::default(), |txn, _| {
-                Box::pin(async move {
-                    // A fold or the end of the source conflicts with this read, so what is listed
-                    // here exists when this is committed.
-                    let from = require_session(txn, tenant, source).await?;
-                    require_workspace(txn, from.workspace).await?;
-                    // Before this is committed, and while the source still has it.
-                    if let Some(root) = from.base {
-                        self.copying(from.workspace, root);
-                    }
-                    let record = SessionRecord {
-                        tenant,
-                        workspace: from.workspace,
-                        state: SessionState::Open,
-                        read_only: fork.read_only,
-                        identity: fork.identity.unwrap_or(from.identity),
-                        generation: 1,
-                        frozen: from.frozen,
-                        commit: from.commit,
-                        branch: from.branch,
-                        base: from.base,
-                        frozen_usage: from.frozen_usage,
-                        revocation: 1,
-                        agent: fork.agent.clone(),
-                        run: fork.run.clone(),
-                        created: now,
-                        expires,
-                    };
-                    let flush = first_flush(record.frozen_usage);
-                    txn.set(&keyspace::session_meta(id), &record.encode());
-                    txn.set(&keyspace::session_flush(id), &flush.encode());
-                    txn.set(&keyspace::session_of(tenant, record.workspace, id), &[]);
-                    for layer in &record.frozen {
-                        let user = keyspace::layer_user(layer.session, layer.generation, id);
-                        txn.set(&user, &[]);
-                    }
-                    write_ticket(txn, kept_ticket, kept_text);
-                    write_operation(txn, record.workspace, operation, now, log);
-                    Ok::<_, StoreError>(SessionInfo { id, record, flush })
+        self.effect(|txn, _| {
+            Box::pin(async move {
+                // A fold or the end of the source conflicts with this read, so what is listed
+                // here exists when this is committed.
+                let from = require_session(txn, tenant, source).await?;
+                require_workspace(txn, from.workspace).await?;
+                // Before this is committed, and while the source still has it.
+                if let Some(root) = from.base {
+                    self.copying(from.workspace, root);
+                }
+                let record = SessionRecord {
+                    tenant,
+                    workspace: from.workspace,
+                    state: SessionState::Open,
+                    read_only: fork.read_only,
+                    identity: fork.identity.unwrap_or(from.identity),
+                    generation: 1,
+                    frozen: from.frozen,
+                    commit: from.commit,
+                    branch: from.branch,
+                    base: from.base,
+                    frozen_usage: from.frozen_usage,
+                    revocation: 1,
+                    agent: fork.agent.clone(),
+                    run: fork.run.clone(),
+                    created: now,
+                    expires,
+                };
+                let flush = first_flush(record.frozen_usage);
+                txn.set(&keyspace::session_meta(id), &record.encode());
+                txn.set(&keyspace::session_flush(id), &flush.encode());
+                txn.set(&keyspace::session_of(tenant, record.workspace, id), &[]);
+                for layer in &record.frozen {
+                    let user = keyspace::layer_user(layer.session, layer.generation, id);
+                    txn.set(&user, &[]);
+                }
+                write_ticket(txn, kept_ticket, kept_text);
+                write_operation(txn, record.workspace, operation, now, log);
+                Ok(Opened {
+                    session: SessionInfo { id, record, flush },
+                    ticket: kept_text.to_owned(),
                 })
             })
-            .await?;
-        Ok(Opened {
-            session,
-            ticket: text,
         })
+        .await
     }
 
     /// What is logged of a session that an agent makes for a run.
@@ -540,45 +539,43 @@ impl Store {
             action,
         };
         let (log, operation, now) = (&log, self.new_operation(), self.clock.wall());
-        self.transactor
-            .transact(Budget::default(), |txn, _| {
-                Box::pin(async move {
-                    let limit = RangeLimit::pairs(TICKETS_READ_MAX);
-                    let range = keyspace::tickets_of(id);
-                    let tickets = pairs_of(&*txn, range, limit, Isolation::Serializable).await?;
-                    let record = match txn
-                        .get(&keyspace::session_meta(id), Isolation::Serializable)
-                        .await?
-                    {
-                        Some(found) => {
-                            let record = SessionRecord::decode(&found);
-                            Some(record.map_err(damaged("session"))?)
-                        }
-                        None => None,
-                    };
-                    if let Some(record) = record {
-                        txn.clear_range(&keyspace::delta_range(id, record.generation));
-                        for layer in record.frozen {
-                            leave_layer(txn, layer, id).await?;
-                        }
-                        // Once only: an attempt that finds it closed logs nothing.
-                        write_operation(txn, workspace, operation, now, log);
+        self.effect(|txn, _| {
+            Box::pin(async move {
+                let limit = RangeLimit::pairs(TICKETS_READ_MAX);
+                let range = keyspace::tickets_of(id);
+                let tickets = pairs_of(&*txn, range, limit, Isolation::Serializable).await?;
+                let record = match txn
+                    .get(&keyspace::session_meta(id), Isolation::Serializable)
+                    .await?
+                {
+                    Some(found) => {
+                        let record = SessionRecord::decode(&found);
+                        Some(record.map_err(damaged("session"))?)
                     }
-                    // With the owner record: whoever owns the session can flush no more, for a flush
-                    // conflicts with any change of it and finds none. Its epoch is not begun again,
-                    // for a session's number is not given again and nobody takes over a session
-                    // that is gone.
-                    txn.clear_range(&keyspace::session_all(id));
-                    txn.clear(&keyspace::session_of(tenant, workspace, id));
-                    txn.clear_range(&keyspace::tickets_of(id));
-                    for (key, _) in tickets {
-                        txn.clear(&keyspace::ticket(&hash_in_index(&key)?));
+                    None => None,
+                };
+                if let Some(record) = record {
+                    txn.clear_range(&keyspace::delta_range(id, record.generation));
+                    for layer in record.frozen {
+                        leave_layer(txn, layer, id).await?;
                     }
-                    Ok::<(), StoreError>(())
-                })
+                    // Once only: an attempt that finds it closed logs nothing.
+                    write_operation(txn, workspace, operation, now, log);
+                }
+                // With the owner record: whoever owns the session can flush no more, for a flush
+                // conflicts with any change of it and finds none. Its epoch is not begun again,
+                // for a session's number is not given again and nobody takes over a session
+                // that is gone.
+                txn.clear_range(&keyspace::session_all(id));
+                txn.clear(&keyspace::session_of(tenant, workspace, id));
+                txn.clear_range(&keyspace::tickets_of(id));
+                for (key, _) in tickets {
+                    txn.clear(&keyspace::ticket(&hash_in_index(&key)?));
+                }
+                Ok(())
             })
-            .await?;
-        Ok(())
+        })
+        .await
     }
 }
 

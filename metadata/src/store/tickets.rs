@@ -65,12 +65,11 @@ impl NewTicket {
 impl Store {
     /// A fresh ticket or token text.
     pub(super) fn ticket_text(&self) -> String {
-        let random: [u8; TICKET_TEXT_BYTES] = self.rng.bytes();
-        let letter = |byte: u8| LETTERS.get(usize::from(byte % 32)).copied().unwrap_or(b'a');
-        random
-            .into_iter()
-            .map(|byte| char::from(letter(byte)))
-            .collect()
+        match &self.call {
+            // So that it can be told again, and need not be stored.
+            Some(call) => call.secret().to_owned(),
+            None => text_of(&self.rng.bytes()),
+        }
     }
 
     /// Makes a ticket and returns its text, which is nowhere stored.
@@ -101,23 +100,21 @@ impl Store {
         }
         let text = self.ticket_text();
         let (ticket, kept) = (&ticket, text.as_str());
-        self.transactor
-            .transact(Budget::default(), |txn, _| {
-                // Under a fresh hash: right however often it is applied.
-                Box::pin(async move {
-                    // A session that is closed meanwhile must leave no ticket behind.
-                    let session = keyspace::session_meta(ticket.session);
-                    if txn.get(&session, Isolation::Serializable).await?.is_none() {
-                        return Err(StoreError::NotFound {
-                            what: format!("session {}", ticket.session),
-                        });
-                    }
-                    write_ticket(txn, ticket, kept);
-                    Ok(())
-                })
+        self.effect(|txn, _| {
+            // Under a fresh hash: right however often it is applied.
+            Box::pin(async move {
+                // A session that is closed meanwhile must leave no ticket behind.
+                let session = keyspace::session_meta(ticket.session);
+                if txn.get(&session, Isolation::Serializable).await?.is_none() {
+                    return Err(StoreError::NotFound {
+                        what: format!("session {}", ticket.session),
+                    });
+                }
+                write_ticket(txn, ticket, kept);
+                Ok(kept.to_owned())
             })
-            .await?;
-        Ok(text)
+        })
+        .await
     }
 
     async fn remove_expired_tickets(&self, session: SessionId) -> Result<(), StoreError> {
@@ -270,24 +267,23 @@ impl Store {
     }
 
     async fn remove_ticket(&self, session: SessionId, hash: &[u8; 32]) -> Result<(), StoreError> {
-        self.transactor
-            .transact(Budget::default(), |txn, earlier| {
-                Box::pin(async move {
-                    let found = txn
-                        .get(&keyspace::ticket(hash), Isolation::Serializable)
-                        .await?;
-                    // Gone after an attempt of ours whose outcome was unknown: that spent it.
-                    if found.is_none() && earlier == crate::transact::Earlier::Failed {
-                        return Err(StoreError::NotFound {
-                            what: "mount ticket".into(),
-                        });
-                    }
-                    txn.clear(&keyspace::ticket(hash));
-                    txn.clear(&keyspace::ticket_of(session, hash));
-                    Ok(())
-                })
+        self.effect(|txn, earlier| {
+            Box::pin(async move {
+                let found = txn
+                    .get(&keyspace::ticket(hash), Isolation::Serializable)
+                    .await?;
+                // Gone after an attempt of ours whose outcome was unknown: that spent it.
+                if found.is_none() && earlier == crate::transact::Earlier::Failed {
+                    return Err(StoreError::NotFound {
+                        what: "mount ticket".into(),
+                    });
+                }
+                txn.clear(&keyspace::ticket(hash));
+                txn.clear(&keyspace::ticket_of(session, hash));
+                Ok(())
             })
-            .await?;
+        })
+        .await?;
         Ok(())
     }
 
@@ -300,6 +296,12 @@ impl Store {
         let pairs = pairs_of(&*txn, range, limit, Isolation::Snapshot).await?;
         pairs.iter().map(|(key, _)| hash_in_index(key)).collect()
     }
+}
+
+/// Letters for random bytes.
+pub(super) fn text_of(random: &[u8; TICKET_TEXT_BYTES]) -> String {
+    let letter = |byte: &u8| LETTERS.get(usize::from(byte % 32)).copied().unwrap_or(b'a');
+    random.iter().map(|byte| char::from(letter(byte))).collect()
 }
 
 pub(super) fn write_ticket(txn: &mut dyn Transaction, ticket: &NewTicket, text: &str) {

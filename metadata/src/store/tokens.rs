@@ -8,7 +8,7 @@ use crate::keyspace::{self, Key};
 use crate::kv::{Isolation, KeyRange, RangeLimit};
 use crate::record::check_label;
 use crate::record::workspace::TokenRecord;
-use crate::transact::{Budget, Earlier};
+use crate::transact::Earlier;
 
 /// Most tokens of a tenant.
 const TOKENS_MAX: usize = 1000;
@@ -102,16 +102,14 @@ impl Store {
             name,
         };
         let (key, kept) = (&keyspace::token(&hash(text)), &record);
-        self.transactor
-            .transact(Budget::default(), |txn, _| {
-                // A blind write: right however often it is applied.
-                Box::pin(async move {
-                    txn.set(key, &kept.encode());
-                    Ok::<(), StoreError>(())
-                })
+        self.effect(|txn, _| {
+            // A blind write: right however often it is applied.
+            Box::pin(async move {
+                txn.set(key, &kept.encode());
+                Ok(kept.clone())
             })
-            .await?;
-        Ok(record)
+        })
+        .await
     }
 
     /// Whose API token this text is.
@@ -172,29 +170,28 @@ impl Store {
     /// Not cancel-safe: the token may or may not have ended.
     pub async fn revoke_token(&self, tenant: TenantId, id: [u8; 8]) -> Result<(), StoreError> {
         let range = &keyspace::tokens_from(&id);
-        self.transactor
-            .transact(Budget::default(), |txn, earlier| {
-                Box::pin(async move {
-                    let page = txn
-                        .get_range(range, RangeLimit::pairs(2), Isolation::Serializable)
-                        .await?;
-                    for (key, value) in &page.pairs {
-                        let record = TokenRecord::decode(value).map_err(damaged("API token"))?;
-                        if record.tenant == tenant {
-                            txn.clear(key);
-                            return Ok(());
-                        }
-                    }
-                    // Gone after an attempt of ours whose outcome was unknown: that ended it.
-                    if earlier == Earlier::Unknown {
+        self.effect(|txn, earlier| {
+            Box::pin(async move {
+                let page = txn
+                    .get_range(range, RangeLimit::pairs(2), Isolation::Serializable)
+                    .await?;
+                for (key, value) in &page.pairs {
+                    let record = TokenRecord::decode(value).map_err(damaged("API token"))?;
+                    if record.tenant == tenant {
+                        txn.clear(key);
                         return Ok(());
                     }
-                    Err(StoreError::NotFound {
-                        what: "API token".into(),
-                    })
+                }
+                // Gone after an attempt of ours whose outcome was unknown: that ended it.
+                if earlier == Earlier::Unknown {
+                    return Ok(());
+                }
+                Err(StoreError::NotFound {
+                    what: "API token".into(),
                 })
             })
-            .await
+        })
+        .await
     }
 }
 

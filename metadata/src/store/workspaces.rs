@@ -59,27 +59,30 @@ impl Store {
         };
         let name_key = keyspace::workspace_name(tenant, &record.name);
         let (name_key, kept) = (&name_key, &record);
-        self.transactor
-            .transact(Budget::default(), |txn, _| {
-                Box::pin(async move {
-                    match txn.get(name_key, Isolation::Serializable).await? {
-                        // An attempt whose outcome was unknown has been made after all.
-                        Some(found) if *found == id.raw().to_be_bytes() => return Ok(()),
-                        Some(_) => {
-                            let what = format!("workspace {:?}", kept.name);
-                            return Err(StoreError::Exists { what });
-                        }
-                        None => {}
+        let made = || WorkspaceInfo {
+            id,
+            record: kept.clone(),
+        };
+        let made = &made;
+        self.effect(|txn, _| {
+            Box::pin(async move {
+                match txn.get(name_key, Isolation::Serializable).await? {
+                    // An attempt whose outcome was unknown has been made after all.
+                    Some(found) if *found == id.raw().to_be_bytes() => return Ok(made()),
+                    Some(_) => {
+                        let what = format!("workspace {:?}", kept.name);
+                        return Err(StoreError::Exists { what });
                     }
-                    txn.set(name_key, &id.raw().to_be_bytes());
-                    txn.set(&keyspace::workspace(id), &kept.encode());
-                    // Numbers below the first block are for the system: the root is 1.
-                    txn.set(&keyspace::inodes(id), &INODE_BLOCK.to_le_bytes());
-                    Ok(())
-                })
+                    None => {}
+                }
+                txn.set(name_key, &id.raw().to_be_bytes());
+                txn.set(&keyspace::workspace(id), &kept.encode());
+                // Numbers below the first block are for the system: the root is 1.
+                txn.set(&keyspace::inodes(id), &INODE_BLOCK.to_le_bytes());
+                Ok(made())
             })
-            .await?;
-        Ok(WorkspaceInfo { id, record })
+        })
+        .await
     }
 
     /// A workspace by its name.

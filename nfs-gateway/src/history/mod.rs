@@ -30,7 +30,9 @@ use metadata::record::reference::{RefKind, RefName, RefState};
 use metadata::record::workspace::WorkspaceRecord;
 use metadata::restore::RestoreError;
 use metadata::session::tree_of;
-use metadata::store::{CommitInfo, NewCommit, SessionInfo, StoreError};
+use metadata::store::{
+    CommitInfo, KeyedCall, NewCommit, RefWritten, SessionInfo, Store, StoreError,
+};
 use metadata::tree::{Root, Tree, TreeError};
 
 use crate::gateway::Gateway;
@@ -241,10 +243,25 @@ impl Gateway {
         session: SessionId,
         about: About,
     ) -> Result<Checkpoint, HistoryError> {
+        self.checkpoint_for(None, tenant, session, about).await
+    }
+
+    /// As [`Gateway::checkpoint`], for a call with a key, which is answered by way of [`Checkpoint`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Gateway::checkpoint`].
+    pub async fn checkpoint_for(
+        self: &Arc<Self>,
+        call: Option<KeyedCall>,
+        tenant: TenantId,
+        session: SessionId,
+        about: About,
+    ) -> Result<Checkpoint, HistoryError> {
         about.check()?;
         let _hold = self.chunks.hold();
         let scene = self.scene(tenant, session).await?;
-        self.commit_session(&scene, about).await
+        self.commit_session(&scene, about, call).await
     }
 
     /// Makes a checkpoint, and brings it to a branch: the session's, or another. A branch that has
@@ -265,14 +282,31 @@ impl Gateway {
         branch: Option<RefName>,
         policy: Policy,
     ) -> Result<Published, HistoryError> {
+        let whole = (about, branch, policy);
+        self.publish_for(None, tenant, session, whole).await
+    }
+
+    /// As [`Gateway::publish`], for a call with a key, which is answered by way of [`Published`] with
+    /// the change of the branch.
+    ///
+    /// # Errors
+    ///
+    /// As [`Gateway::publish`].
+    pub async fn publish_for(
+        self: &Arc<Self>,
+        call: Option<KeyedCall>,
+        tenant: TenantId,
+        session: SessionId,
+        (about, branch, policy): (About, Option<RefName>, Policy),
+    ) -> Result<Published, HistoryError> {
         about.check()?;
         let _hold = self.chunks.hold();
         let scene = self.scene(tenant, session).await?;
         let branch = branch.unwrap_or_else(|| scene.branch());
         let ahead = self.merge_ahead(&scene, &branch, policy).await?;
-        let done = self.commit_session(&scene, about).await?;
+        let done = self.commit_session(&scene, about, None).await?;
         for _ in 0..ATTEMPTS_MAX {
-            let by = (policy, ahead);
+            let by = (policy, ahead, call.as_ref());
             match self.advance(&scene, &done.commit, &branch, by).await {
                 // It moved meanwhile: what it has now is looked at.
                 Err(HistoryError::Store(
@@ -316,6 +350,7 @@ impl Gateway {
         self: &Arc<Self>,
         scene: &Scene,
         about: About,
+        call: Option<KeyedCall>,
     ) -> Result<Checkpoint, HistoryError> {
         let (id, record) = (scene.session.id, &scene.session.record);
         let root = self.snapshot(id).await?;
@@ -339,7 +374,9 @@ impl Gateway {
         let checkpoint = self.keep(scene, record.commit, root, about).await?;
         if checkpoint.is_new {
             let commit = checkpoint.commit.id;
-            let stands = (self.store)
+            let made = checkpoint.clone();
+            let call = call.map(|call| call.by_way_of(move |(): &()| made.clone()));
+            let stands = (self.store.for_call(call))
                 .set_session_commit(scene.tenant, id, record.commit, commit)
                 .await;
             stands.map_err(|error| match error {
@@ -392,9 +429,9 @@ impl Gateway {
         scene: &Scene,
         commit: &CommitInfo,
         branch: &RefName,
-        (policy, ahead): (Policy, Option<Ahead>),
+        (policy, ahead, call): (Policy, Option<Ahead>, Option<&KeyedCall>),
     ) -> Result<Published, HistoryError> {
-        let (store, workspace) = (&self.store, scene.workspace);
+        let workspace = scene.workspace;
         let cause = Cause::Published(scene.session.id);
         let published = |head, outcome, operation| Published {
             commit: commit.clone(),
@@ -416,13 +453,17 @@ impl Gateway {
                     kind: RefKind::Branch,
                     protected: false,
                 };
+                let done = published(commit.id, Outcome::Created, None);
+                let store = self.answering(call, done);
                 let made = store.create_ref(workspace, branch, state, cause).await?;
                 return Ok(published(commit.id, Outcome::Created, Some(made)));
             }
             Way::UpToDate(head) => return Ok(published(head, Outcome::UpToDate, None)),
             Way::Merge(head, sides) => (head, sides),
             Way::Forward(head) => {
-                let moved = store
+                let done = published(commit.id, Outcome::FastForward, None);
+                let moved = self
+                    .answering(call, done)
                     .move_ref(workspace, branch, head, commit.id, cause)
                     .await?;
                 return Ok(published(commit.id, Outcome::FastForward, moved));
@@ -440,13 +481,39 @@ impl Gateway {
         let merge = self
             .merge_commit(scene, commit, (branch, head), (sides.roots.ours, root))
             .await?;
-        let (merged, moved) = store
+        let done = Published {
+            conflicts: conflicts.clone(),
+            ..published(head, Outcome::Merged, None)
+        };
+        let (merged, moved) = self
+            .answering(call, done)
             .move_ref_to_merge(workspace, branch, head, merge, cause)
             .await?;
         Ok(Published {
             conflicts,
             ..published(merged, Outcome::Merged, moved)
         })
+    }
+}
+
+impl Gateway {
+    /// The store for the change of a branch that ends a publish with a key.
+    fn answering(&self, call: Option<&KeyedCall>, done: Published) -> Store {
+        let merged = done.outcome == Outcome::Merged;
+        self.store.for_call(call.map(|call| {
+            if merged {
+                call.by_way_of(move |(head, written): &(CommitId, RefWritten)| Published {
+                    head: *head,
+                    operation: written.operation,
+                    ..done.clone()
+                })
+            } else {
+                call.by_way_of(move |written: &RefWritten| Published {
+                    operation: written.operation,
+                    ..done.clone()
+                })
+            }
+        }))
     }
 }
 

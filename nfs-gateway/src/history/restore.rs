@@ -9,7 +9,7 @@ use metadata::record::operation::Action;
 use metadata::record::session::SessionRecord;
 use metadata::restore::{Newcomers, Rules, changed_paths, is_as, paths, whole, whole_again};
 use metadata::session::Exchange;
-use metadata::store::{Changed, CommitInfo, StoreError};
+use metadata::store::{Changed, CommitInfo, KeyedCall, RefWritten, StoreError};
 use metadata::tree::Root;
 
 use super::{About, HistoryError, Scene};
@@ -61,6 +61,7 @@ struct Restoring<'a> {
     /// A commit that has what the session had when it was prepared first.
     kept: Option<CommitInfo>,
     done: Option<(CommitId, OperationId)>,
+    call: Option<KeyedCall>,
 }
 
 impl Gateway {
@@ -82,10 +83,27 @@ impl Gateway {
         version: &str,
         paths: &[Vec<u8>],
     ) -> Result<Restored, HistoryError> {
+        let what = (version, paths);
+        self.restore_for(None, tenant, session, what).await
+    }
+
+    /// As [`Gateway::restore`], for a call with a key, which is answered by way of [`Restored`] with the
+    /// exchange of the session's image.
+    ///
+    /// # Errors
+    ///
+    /// As [`Gateway::restore`].
+    pub async fn restore_for(
+        self: &Arc<Self>,
+        call: Option<KeyedCall>,
+        tenant: TenantId,
+        session: SessionId,
+        (version, paths): (&str, &[Vec<u8>]),
+    ) -> Result<Restored, HistoryError> {
         let _hold = self.chunks.hold();
         let scene = self.writable_scene(tenant, session).await?;
         let to = self.store.resolve_version(scene.workspace, version).await?;
-        self.restore_to(&scene, to, paths, None).await
+        self.restore_to(&scene, to, paths, (None, call)).await
     }
 
     /// Undoes an operation: of a ref, as [`metadata::store::Store::undo`] does; of a session that
@@ -104,6 +122,21 @@ impl Gateway {
         workspace: WorkspaceId,
         operation: OperationId,
     ) -> Result<(), HistoryError> {
+        self.undo_for(None, tenant, workspace, operation).await
+    }
+
+    /// As [`Gateway::undo`], for a call with a key, which is answered by way of `()`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Gateway::undo`].
+    pub async fn undo_for(
+        self: &Arc<Self>,
+        call: Option<KeyedCall>,
+        tenant: TenantId,
+        workspace: WorkspaceId,
+        operation: OperationId,
+    ) -> Result<(), HistoryError> {
         let found = self.store.operation(workspace, operation).await?;
         let Action::SessionRestored {
             session,
@@ -111,14 +144,17 @@ impl Gateway {
             after: Some(after),
         } = found.record.action
         else {
-            self.store.undo(workspace, operation).await?;
+            let call = call.map(|call| call.by_way_of(|_: &RefWritten| ()));
+            self.store.for_call(call).undo(workspace, operation).await?;
             return Ok(());
         };
         let _hold = self.chunks.hold();
         let scene = self.writable_scene(tenant, session).await?;
         let to = self.store.commit(workspace, before).await?;
         let undoes = self.store.commit(workspace, after).await?;
-        self.restore_to(&scene, to, &[], Some(undoes)).await?;
+        let call = call.map(|call| call.by_way_of(|_: &Restored| ()));
+        self.restore_to(&scene, to, &[], (Some(undoes), call))
+            .await?;
         Ok(())
     }
 
@@ -160,7 +196,7 @@ impl Gateway {
         scene: &Scene,
         to: CommitInfo,
         paths: &[Vec<u8>],
-        undoes: Option<CommitInfo>,
+        (undoes, call): (Option<CommitInfo>, Option<KeyedCall>),
     ) -> Result<Restored, HistoryError> {
         let mut restoring = Restoring {
             gateway: self,
@@ -171,6 +207,7 @@ impl Gateway {
             prepared: None,
             kept: None,
             done: None,
+            call,
         };
         let id = scene.session.id;
         let happened = self.exchange(id, &mut restoring).await?;
@@ -247,6 +284,7 @@ impl Gateway {
                 operation: self.store.new_operation(),
                 time: self.clock.wall(),
                 log: self.store.log_entry(action),
+                call: None,
             },
         })
     }
@@ -436,8 +474,15 @@ impl Change for Restoring<'_> {
             after,
             stands: self.stands(stands, self.to.id).await?,
         };
-        let target = gateway.target(scene, stands, &prepared, commits).await?;
+        let mut target = gateway.target(scene, stands, &prepared, commits).await?;
         self.done = Some((before.id, target.exchange.operation));
+        let restored = Restored {
+            commit: self.to.clone(),
+            done: self.done,
+            changed: prepared.changed,
+        };
+        let call = self.call.as_ref();
+        target.exchange.call = call.map(|call| call.by_way_of(move |(): &()| restored.clone()));
         Ok(Some(target))
     }
 }

@@ -8,7 +8,7 @@ use metadata::record::changed::ChangedPaths;
 use metadata::record::conflict::Conflict;
 use metadata::record::reference::RefName;
 use metadata::restore::{Newcomers, is_as};
-use metadata::store::NewCommit;
+use metadata::store::{KeyedCall, NewCommit};
 use metadata::tree::Root;
 
 use super::restore::{Commits, Prepared};
@@ -78,6 +78,7 @@ struct Syncing<'a> {
     attempt: Attempt,
     plan: Option<Plan>,
     made: Option<Made>,
+    call: Option<KeyedCall>,
 }
 
 /// An exchange that was made ready.
@@ -106,6 +107,23 @@ impl Gateway {
         policy: Policy,
         attempt: Attempt,
     ) -> Result<Synced, HistoryError> {
+        let how = (policy, attempt);
+        self.sync_for(None, tenant, session, how).await
+    }
+
+    /// As [`Gateway::sync`], for a call with a key, which is answered by way of [`Synced`] with the
+    /// exchange of the session's image.
+    ///
+    /// # Errors
+    ///
+    /// As [`Gateway::sync`].
+    pub async fn sync_for(
+        self: &Arc<Self>,
+        call: Option<KeyedCall>,
+        tenant: TenantId,
+        session: SessionId,
+        (policy, attempt): (Policy, Attempt),
+    ) -> Result<Synced, HistoryError> {
         let _hold = self.chunks.hold();
         let scene = self.writable_scene(tenant, session).await?;
         let named = RefName::new(&scene.session.record.branch);
@@ -117,6 +135,7 @@ impl Gateway {
             attempt,
             plan: None,
             made: None,
+            call,
         };
         let happened = match attempt {
             Attempt::Trial => {
@@ -309,7 +328,7 @@ impl Change for Syncing<'_> {
             after,
             stands: Some(after),
         };
-        let target = gateway
+        let mut target = gateway
             .target(scene, plan.stands, &plan.prepared, commits)
             .await?;
         self.made = Some(Made {
@@ -317,6 +336,17 @@ impl Change for Syncing<'_> {
             after,
             operation: target.exchange.operation,
         });
+        let synced = Synced {
+            branch: self.branch.clone(),
+            head: plan.head,
+            outcome: plan.outcome,
+            commit: Some(after),
+            done: Some((before, target.exchange.operation)),
+            conflicts: plan.conflicts,
+            changed: plan.prepared.changed,
+        };
+        let call = self.call.as_ref();
+        target.exchange.call = call.map(|call| call.by_way_of(move |(): &()| synced.clone()));
         Ok(Some(target))
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use base::{SessionId, TenantId};
 use metadata::FsError;
 use metadata::session::OwnError;
-use metadata::store::{ForkSession, Opened, StoreError};
+use metadata::store::{ForkSession, KeyedCall, Opened, StoreError};
 use tokio::sync::oneshot;
 
 use super::Session;
@@ -90,6 +90,21 @@ impl crate::gateway::Gateway {
         source: SessionId,
         fork: ForkSession,
     ) -> Result<Opened, ForkError> {
+        self.fork_for(None, tenant, source, fork).await
+    }
+
+    /// As [`crate::Gateway::fork`], for a call with a key, which is answered by way of [`Opened`].
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Gateway::fork`].
+    pub async fn fork_for(
+        self: &Arc<Self>,
+        call: Option<KeyedCall>,
+        tenant: TenantId,
+        source: SessionId,
+        fork: ForkSession,
+    ) -> Result<Opened, ForkError> {
         self.freeze(source).await?;
         let (tell, done) = oneshot::channel();
         let gateway = Arc::clone(self);
@@ -97,7 +112,8 @@ impl crate::gateway::Gateway {
         self.tasks.spawn(async move {
             // From before the source's record is read until the fork's is durable.
             let hold = gateway.chunks.hold();
-            let forked = gateway.store.fork_session(tenant, source, fork).await;
+            let store = gateway.store.for_call(call);
+            let forked = store.fork_session(tenant, source, fork).await;
             drop(hold);
             drop(tell.send(forked));
         });

@@ -179,7 +179,7 @@ impl Store {
             })
             .await?;
         // Before and after differ, so there was something to change.
-        undone.ok_or_else(|| StoreError::Corrupt {
+        undone.operation.ok_or_else(|| StoreError::Corrupt {
             what: format!("operation {id}"),
             why: "it changed nothing".into(),
         })

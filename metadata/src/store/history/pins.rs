@@ -9,7 +9,7 @@ use super::{PAGE, operations::bad_key};
 use crate::keyspace::{self, Key, KeyError};
 use crate::kv::{Isolation, KeyRange, RangeLimit, pairs_of};
 use crate::record::retention::PinRecord;
-use crate::transact::{Budget, Earlier};
+use crate::transact::Earlier;
 
 /// A pinned commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,26 +44,23 @@ impl Store {
             why: error.to_string(),
         })?;
         let new = &new;
-        let record = self
-            .transactor
-            .transact(Budget::default(), |txn, _| {
-                // Right however often it is applied.
-                Box::pin(async move {
-                    require_workspace(txn, workspace).await?;
-                    require_commit(txn, workspace, commit).await?;
-                    let key = keyspace::pin(workspace, commit);
-                    let mut record = new.clone();
-                    if record.note.is_empty()
-                        && let Some(held) = txn.get(&key, Isolation::Serializable).await?
-                    {
-                        record.note = PinRecord::decode(&held).map_err(damaged("pin"))?.note;
-                    }
-                    txn.set(&key, &record.encode());
-                    Ok::<_, StoreError>(record)
-                })
+        self.effect(|txn, _| {
+            // Right however often it is applied.
+            Box::pin(async move {
+                require_workspace(txn, workspace).await?;
+                require_commit(txn, workspace, commit).await?;
+                let key = keyspace::pin(workspace, commit);
+                let mut record = new.clone();
+                if record.note.is_empty()
+                    && let Some(held) = txn.get(&key, Isolation::Serializable).await?
+                {
+                    record.note = PinRecord::decode(&held).map_err(damaged("pin"))?.note;
+                }
+                txn.set(&key, &record.encode());
+                Ok(PinInfo { commit, record })
             })
-            .await?;
-        Ok(PinInfo { commit, record })
+        })
+        .await
     }
 
     /// Takes a pin away.
@@ -76,21 +73,20 @@ impl Store {
     ///
     /// Not cancel-safe: it may or may not be pinned.
     pub async fn unpin(&self, workspace: WorkspaceId, commit: CommitId) -> Result<(), StoreError> {
-        self.transactor
-            .transact(Budget::default(), |txn, earlier| {
-                Box::pin(async move {
-                    let key = keyspace::pin(workspace, commit);
-                    let found = txn.get(&key, Isolation::Serializable).await?;
-                    // Gone after an attempt of ours whose outcome was unknown.
-                    if found.is_none() && earlier == Earlier::Failed {
-                        let what = format!("pin of commit {commit}");
-                        return Err(StoreError::NotFound { what });
-                    }
-                    txn.clear(&key);
-                    Ok(())
-                })
+        self.effect(|txn, earlier| {
+            Box::pin(async move {
+                let key = keyspace::pin(workspace, commit);
+                let found = txn.get(&key, Isolation::Serializable).await?;
+                // Gone after an attempt of ours whose outcome was unknown.
+                if found.is_none() && earlier == Earlier::Failed {
+                    let what = format!("pin of commit {commit}");
+                    return Err(StoreError::NotFound { what });
+                }
+                txn.clear(&key);
+                Ok(())
             })
-            .await
+        })
+        .await
     }
 
     /// Up to `limit` pins after that of `after`, by commit.

@@ -11,7 +11,7 @@ use crate::keyspace;
 use crate::kv::{Isolation, KeyRange, RangeLimit, Transaction, pairs_of};
 use crate::record::operation::{Action, Actor, Cause, OperationRecord};
 use crate::record::reference::{RefChange, RefKind, RefLogRecord, RefName, RefRecord, RefState};
-use crate::transact::{Budget, Earlier};
+use crate::transact::Earlier;
 use crate::tree::Root;
 use crate::version::rfc3339;
 
@@ -33,6 +33,15 @@ pub struct RefLogEntry {
     pub operation: OperationId,
     /// What the ref said from then on; `None` if there was no such ref.
     pub state: Option<RefState>,
+}
+
+/// What a transaction that changes a ref has written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RefWritten {
+    /// The operation; `None` if the ref said that already.
+    pub operation: Option<OperationId>,
+    /// What the ref says, if it is there and was changed.
+    pub record: Option<RefRecord>,
 }
 
 /// A ref, as a transaction that changes it sees it.
@@ -214,7 +223,8 @@ impl Store {
             })
             .await?;
         // There was none and now is one: a change.
-        made.ok_or_else(|| StoreError::Exists { what: what(name) })
+        made.operation
+            .ok_or_else(|| StoreError::Exists { what: what(name) })
     }
 
     /// Moves a branch that is at `from` to `to`. A protected one moves to descendants only.
@@ -243,10 +253,12 @@ impl Store {
             Err(StoreError::NotFound { .. }) => false,
             Err(error) => return Err(error),
         };
-        self.change_ref(workspace, name, cause, &|seen| {
-            move_to(seen, name, (from, to), forward)
-        })
-        .await
+        let written = self
+            .change_ref(workspace, name, cause, &|seen| {
+                move_to(seen, name, (from, to), forward)
+            })
+            .await?;
+        Ok(written.operation)
     }
 
     /// Stores a merge, whose first parent is `from`, and moves a branch that is at `from` to it: both or
@@ -275,8 +287,8 @@ impl Store {
         }
         let (wanted, new) = (self.wanted(workspace, name, cause), &new);
         self.copying(workspace, Root::named(&new.tree));
-        self.transactor
-            .transact(Budget::default(), |txn, earlier| {
+        let (merged, written) = self
+            .effect(|txn, earlier| {
                 Box::pin(async move {
                     let merged = write_commit(txn, workspace, new, wanted.now).await?.id;
                     let decide = |seen: &RefSeen| move_to(seen, name, (from, merged), true);
@@ -284,7 +296,8 @@ impl Store {
                     Ok((merged, moved))
                 })
             })
-            .await
+            .await?;
+        Ok((merged, written.operation))
     }
 
     /// Removes a ref that is at `from`. Its log stays.
@@ -311,7 +324,9 @@ impl Store {
             })
             .await?;
         // There was one and now is none: a change.
-        removed.ok_or_else(|| StoreError::NotFound { what: what(name) })
+        removed
+            .operation
+            .ok_or_else(|| StoreError::NotFound { what: what(name) })
     }
 
     /// Protects a ref: it cannot be removed, and moves to descendants of its commit only. Returns
@@ -355,13 +370,15 @@ impl Store {
         name: &RefName,
         protected: bool,
     ) -> Result<Option<OperationId>, StoreError> {
-        self.change_ref(workspace, name, Cause::Asked, &|seen| {
-            Ok(Some(RefState {
-                protected,
-                ..require(seen, name)?
-            }))
-        })
-        .await
+        let written = self
+            .change_ref(workspace, name, Cause::Asked, &|seen| {
+                Ok(Some(RefState {
+                    protected,
+                    ..require(seen, name)?
+                }))
+            })
+            .await?;
+        Ok(written.operation)
     }
 
     fn wanted<'a>(&'a self, workspace: WorkspaceId, name: &'a RefName, cause: Cause) -> Wanted<'a> {
@@ -383,13 +400,12 @@ impl Store {
         name: &RefName,
         cause: Cause,
         decide: Decide<'_>,
-    ) -> Result<Option<OperationId>, StoreError> {
+    ) -> Result<RefWritten, StoreError> {
         let wanted = self.wanted(workspace, name, cause);
-        self.transactor
-            .transact(Budget::default(), |txn, earlier| {
-                Box::pin(async move { wanted.write(txn, earlier, decide).await })
-            })
-            .await
+        self.effect(|txn, earlier| {
+            Box::pin(async move { wanted.write(txn, earlier, decide).await })
+        })
+        .await
     }
 }
 
@@ -405,7 +421,7 @@ impl Wanted<'_> {
         txn: &mut dyn Transaction,
         earlier: Earlier,
         decide: Decide<'_>,
-    ) -> Result<Option<OperationId>, StoreError> {
+    ) -> Result<RefWritten, StoreError> {
         let Self {
             workspace,
             name,
@@ -415,13 +431,16 @@ impl Wanted<'_> {
         if earlier == Earlier::Unknown {
             let done = keyspace::operation(workspace, operation);
             if txn.get(&done, Isolation::Serializable).await?.is_some() {
-                return Ok(Some(operation));
+                return Ok(RefWritten {
+                    operation: Some(operation),
+                    record: None,
+                });
             }
         }
         let seen = self.look(txn).await?;
         let (before, after) = (seen.state, decide(&seen)?);
         if before == after {
-            return Ok(None);
+            return Ok(RefWritten::default());
         }
         require_workspace(txn, workspace).await?;
         if let Some(after) = after
@@ -441,11 +460,10 @@ impl Wanted<'_> {
             });
         }
         let key = keyspace::reference(workspace, name.as_str());
-        match after {
-            Some(state) => {
-                let updated = time;
-                txn.set(&key, &RefRecord { state, updated }.encode());
-            }
+        let updated = time;
+        let record = after.map(|state| RefRecord { state, updated });
+        match &record {
+            Some(record) => txn.set(&key, &record.encode()),
             None => txn.clear(&key),
         }
         let entry = RefLogRecord {
@@ -455,7 +473,7 @@ impl Wanted<'_> {
         };
         let hash = keyspace::ref_name_hash(name.as_str());
         txn.set(&keyspace::ref_log(workspace, &hash, time), &entry.encode());
-        let record = OperationRecord {
+        let logged = OperationRecord {
             actor: self.actor.clone(),
             action: Action::RefChanged {
                 change: RefChange {
@@ -466,8 +484,11 @@ impl Wanted<'_> {
                 cause: self.cause,
             },
         };
-        write_operation(txn, workspace, operation, time, &record);
-        Ok(Some(operation))
+        write_operation(txn, workspace, operation, time, &logged);
+        Ok(RefWritten {
+            operation: Some(operation),
+            record,
+        })
     }
 
     /// Reads the ref and the end of its log, so that any change of it conflicts.

@@ -115,18 +115,17 @@ impl Store {
                 why: error.to_string(),
             })?;
         }
-        self.transactor
-            .transact(Budget::default(), |txn, _| {
-                // Right however often it is applied.
-                Box::pin(async move {
-                    require_workspace(txn, workspace).await?;
-                    let found = retention_of(txn, workspace).await?;
-                    let record = RetentionRecord { policy, ..found };
-                    txn.set(&keyspace::retention(workspace), &record.encode());
-                    Ok(record)
-                })
+        self.effect(|txn, _| {
+            // Right however often it is applied.
+            Box::pin(async move {
+                require_workspace(txn, workspace).await?;
+                let found = retention_of(txn, workspace).await?;
+                let record = RetentionRecord { policy, ..found };
+                txn.set(&keyspace::retention(workspace), &record.encode());
+                Ok(record)
             })
-            .await
+        })
+        .await
     }
 
     /// The workspaces that have a policy.

@@ -60,8 +60,12 @@ impl From<&StoreError> for Trouble {
         match error {
             // The session was closed, or the commit removed.
             StoreError::NotFound { .. } | StoreError::Expired { .. } => Self::Fail(FsError::Stale),
-            StoreError::Exists { .. } | StoreError::Changed { .. } => Self::Fail(FsError::Exists),
-            StoreError::Refused { .. } => Self::Fail(FsError::NotPermitted),
+            StoreError::Exists { .. } | StoreError::Changed { .. } | StoreError::Settled => {
+                Self::Fail(FsError::Exists)
+            }
+            StoreError::Refused { .. } | StoreError::Full { .. } => {
+                Self::Fail(FsError::NotPermitted)
+            }
             StoreError::Ambiguous { .. } | StoreError::Invalid { .. } => {
                 Self::Fail(FsError::Invalid)
             }

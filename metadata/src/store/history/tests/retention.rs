@@ -111,6 +111,7 @@ impl World {
             operation: self.store.new_operation(),
             time: self.clock_wall(),
             log: self.store.log_entry(restored),
+            call: None,
         };
         let batch = FlushBatch {
             totals: Totals {
