@@ -1,7 +1,7 @@
 //! One transaction of the library, with what the trait asks for beyond it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use base::limits::{KV_KEY_BYTES_MAX, KV_TRANSACTION_BYTES_MAX, KV_VALUE_BYTES_MAX};
@@ -38,6 +38,8 @@ pub(super) struct FdbTransaction {
     failed: Option<KvError>,
     /// The read version that the caller has named.
     named: Option<Version>,
+    /// The read version, as soon as something was read at it.
+    version: OnceLock<Version>,
     /// Whether something was read, so that the read version is fixed.
     has_read: AtomicBool,
     /// Whether the commit has something to write, or to make others conflict.
@@ -56,6 +58,7 @@ impl FdbTransaction {
             library,
             failed,
             named: None,
+            version: OnceLock::new(),
             has_read: AtomicBool::new(false),
             writes: false,
             buffered_bytes: 0,
@@ -98,9 +101,34 @@ impl FdbTransaction {
 
     async fn ask_version(&self) -> Result<Version, KvError> {
         let library = self.reader()?;
+        if let Some(version) = self.version.get() {
+            return Ok(*version);
+        }
         let since = self.shared.clock.monotonic();
         let version = self.counted(since, library.get_read_version().await)?;
-        Ok(self.shared.saw(version))
+        Ok(self.fix(version))
+    }
+
+    fn fix(&self, version: i64) -> Version {
+        *self.version.get_or_init(|| self.shared.saw(version))
+    }
+
+    /// The outcome of a read that has been begun. The read version is asked for beside the first: the
+    /// library needs it anyway, and may not tell it any more when it is too old.
+    async fn outcome<T>(
+        &self,
+        library: &foundationdb::Transaction,
+        read: impl Future<Output = Result<T, FdbError>>,
+    ) -> Result<T, KvError> {
+        let since = self.shared.clock.monotonic();
+        let both = async {
+            if self.version.get().is_none() {
+                self.fix(library.get_read_version().await?);
+            }
+            read.await
+        };
+        let outcome = both.await;
+        self.counted(since, outcome)
     }
 
     async fn read(&self, key: &[u8], isolation: Isolation) -> Result<Option<Bytes>, KvError> {
@@ -111,9 +139,8 @@ impl FdbTransaction {
             // Nothing can be stored there.
             return Ok(None);
         }
-        let since = self.shared.clock.monotonic();
-        let value = library.get(&key, is_snapshot(isolation)).await;
-        let value = self.counted(since, value)?;
+        let value = library.get(&key, is_snapshot(isolation));
+        let value = self.outcome(library, value).await?;
         Ok(value.map(|value| Bytes::copy_from_slice(&value)))
     }
 
@@ -132,7 +159,6 @@ impl FdbTransaction {
         let mut page = RangePage::default();
         let mut bytes = 0_usize;
         while rest.start < rest.end {
-            let since = self.shared.clock.monotonic();
             let options = RangeOption {
                 begin: KeySelector::first_greater_or_equal(&*rest.start),
                 end: KeySelector::first_greater_or_equal(&*rest.end),
@@ -142,8 +168,8 @@ impl FdbTransaction {
                 reverse: limit.reverse,
                 ..RangeOption::default()
             };
-            let values = library.get_range(&options, 1, is_snapshot(isolation)).await;
-            let values = self.counted(since, values)?;
+            let values = library.get_range(&options, 1, is_snapshot(isolation));
+            let values = self.outcome(library, values).await?;
             let before = page.pairs.len();
             bytes = bytes.saturating_add(self.take(&values, &mut page)?);
             let Some(last) = values.last() else { break };
