@@ -45,7 +45,7 @@ mod tests {
             ("metadata", &["base"]),
             ("nfs-gateway", &["base", "chunkstore", "metadata"]),
             ("fdb-emulator", &["base", "metadata"]),
-            ("fdb-tests", &["base"]),
+            ("fdb-tests", &["base", "control", "metadata"]),
             (
                 "control",
                 &["base", "chunkstore", "metadata", "nfs-gateway"],

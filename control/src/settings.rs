@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, FailureKind};
 use crate::logging;
+use crate::place::Place;
 use crate::units::{Period, Size};
 
 /// Where data is kept unless told otherwise.
@@ -19,6 +20,17 @@ pub const DATA_DIR_DEFAULT: &str = "holdfast-data";
 
 /// Largest configuration file, in bytes: far more than all settings with comments.
 const CONFIG_BYTES_MAX: u64 = 1 << 20;
+
+/// What keys in FoundationDB begin with, unless told otherwise.
+const PREFIX_DEFAULT: &str = "holdfast/";
+
+/// Longest prefix of keys, in bytes.
+const FDB_PREFIX_BYTES_MAX: usize = 64;
+
+/// Shortest and longest time for a FoundationDB transaction. Its reads end after 5 s in any case;
+/// callers have given up long before a minute.
+const FDB_TIMEOUT_MIN: Duration = Duration::from_secs(1);
+const FDB_TIMEOUT_MAX: Duration = Duration::from_secs(60);
 
 /// Least memory for anything that a size setting limits.
 const MEMORY_BYTES_MIN: u64 = 1 << 20;
@@ -66,6 +78,77 @@ pub struct Given {
     /// Most NFS connections [default: 8192]
     #[arg(long, env = "HOLDFAST_CONNECTIONS_MAX", value_name = "NUMBER")]
     pub connections_max: Option<u32>,
+    /// Where metadata is: `embedded`, in the data directory, or `fdb:FILE`, in the FoundationDB
+    /// cluster of a cluster file; `fdb:` means the client's default file [default: embedded]
+    #[arg(long, env = "HOLDFAST_METADATA", value_name = "PLACE")]
+    pub metadata: Option<Place>,
+    /// What all keys in FoundationDB begin with, so that installations share a cluster
+    /// [default: holdfast/]
+    #[arg(long, env = "HOLDFAST_FDB_PREFIX", value_name = "TEXT")]
+    pub fdb_prefix: Option<String>,
+    /// How long one FoundationDB transaction may take [default: 10s]
+    #[arg(long, env = "HOLDFAST_FDB_TIMEOUT", value_name = "DURATION")]
+    pub fdb_timeout: Option<Period>,
+    /// File with the TLS certificate for FoundationDB; the key's password is given as
+    /// FDB_TLS_PASSWORD in the environment only
+    #[arg(long, env = "HOLDFAST_FDB_TLS_CERTIFICATE", value_name = "FILE")]
+    pub fdb_tls_certificate: Option<PathBuf>,
+    /// File with its key
+    #[arg(long, env = "HOLDFAST_FDB_TLS_KEY", value_name = "FILE")]
+    pub fdb_tls_key: Option<PathBuf>,
+    /// File with the certificates that the cluster's must be signed by
+    #[arg(long, env = "HOLDFAST_FDB_TLS_CA", value_name = "FILE")]
+    pub fdb_tls_ca: Option<PathBuf>,
+    /// What the cluster's certificates must say, as in `Check.Valid=1,O=Acme`
+    #[arg(long, env = "HOLDFAST_FDB_TLS_VERIFY_PEERS", value_name = "RULES")]
+    pub fdb_tls_verify_peers: Option<String>,
+    /// Directory for trace files of the FoundationDB client [default: none are written]
+    #[arg(long, env = "HOLDFAST_FDB_TRACE_DIR", value_name = "DIR")]
+    pub fdb_trace_dir: Option<PathBuf>,
+}
+
+/// How FoundationDB is used, complete.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FdbSettings {
+    /// What all keys begin with.
+    pub fdb_prefix: String,
+    /// How long one transaction may take.
+    pub fdb_timeout: Period,
+    /// File with the TLS certificate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fdb_tls_certificate: Option<PathBuf>,
+    /// File with its key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fdb_tls_key: Option<PathBuf>,
+    /// File with the certificates of those who sign the cluster's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fdb_tls_ca: Option<PathBuf>,
+    /// What the cluster's certificates must say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fdb_tls_verify_peers: Option<String>,
+    /// Directory for trace files.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fdb_trace_dir: Option<PathBuf>,
+}
+
+impl FdbSettings {
+    fn check(&self) -> Result<(), Failure> {
+        let wrong = |message: String| Err(Failure::new(FailureKind::Usage, message));
+        if self.fdb_timeout.0 < FDB_TIMEOUT_MIN || self.fdb_timeout.0 > FDB_TIMEOUT_MAX {
+            return wrong(format!(
+                "fdb_timeout is {}: give 1s to 60s",
+                self.fdb_timeout
+            ));
+        }
+        if self.fdb_prefix.len() > FDB_PREFIX_BYTES_MAX {
+            return wrong(format!(
+                "fdb_prefix has {} bytes: give at most {FDB_PREFIX_BYTES_MAX}, as it is a part of \
+                 every key",
+                self.fdb_prefix.len()
+            ));
+        }
+        Ok(())
+    }
 }
 
 /// How log lines look.
@@ -109,6 +192,11 @@ pub struct Settings {
     pub session_idle: Period,
     /// Most NFS connections.
     pub connections_max: u32,
+    /// Where metadata is.
+    pub metadata: Place,
+    /// How FoundationDB is used.
+    #[serde(flatten)]
+    pub fdb: FdbSettings,
 }
 
 impl Given {
@@ -168,6 +256,14 @@ impl Given {
             disk_reserve: self.disk_reserve.or(other.disk_reserve),
             session_idle: self.session_idle.or(other.session_idle),
             connections_max: self.connections_max.or(other.connections_max),
+            metadata: self.metadata.or(other.metadata),
+            fdb_prefix: self.fdb_prefix.or(other.fdb_prefix),
+            fdb_timeout: self.fdb_timeout.or(other.fdb_timeout),
+            fdb_tls_certificate: self.fdb_tls_certificate.or(other.fdb_tls_certificate),
+            fdb_tls_key: self.fdb_tls_key.or(other.fdb_tls_key),
+            fdb_tls_ca: self.fdb_tls_ca.or(other.fdb_tls_ca),
+            fdb_tls_verify_peers: self.fdb_tls_verify_peers.or(other.fdb_tls_verify_peers),
+            fdb_trace_dir: self.fdb_trace_dir.or(other.fdb_trace_dir),
         }
     }
 
@@ -194,6 +290,16 @@ impl Given {
                 .session_idle
                 .unwrap_or(Period(Duration::from_secs(300))),
             connections_max: self.connections_max.unwrap_or(8192),
+            metadata: self.metadata.unwrap_or_default(),
+            fdb: FdbSettings {
+                fdb_prefix: self.fdb_prefix.unwrap_or_else(|| PREFIX_DEFAULT.into()),
+                fdb_timeout: self.fdb_timeout.unwrap_or(Period(Duration::from_secs(10))),
+                fdb_tls_certificate: self.fdb_tls_certificate,
+                fdb_tls_key: self.fdb_tls_key,
+                fdb_tls_ca: self.fdb_tls_ca,
+                fdb_tls_verify_peers: self.fdb_tls_verify_peers,
+                fdb_trace_dir: self.fdb_trace_dir,
+            },
         };
         settings.check()?;
         Ok(settings)
@@ -219,6 +325,8 @@ impl Settings {
                 self.session_idle
             ));
         }
+        self.metadata.check()?;
+        self.fdb.check()?;
         logging::parse(&self.log)?;
         if self.connections_max == 0 {
             return wrong("connections_max is 0: nobody could mount".into());
@@ -275,11 +383,21 @@ mod tests {
         let shown = Given::parse(&all).unwrap().complete().unwrap();
         let defaults = system.complete().unwrap();
         let advertise = shown.advertise.clone();
-        assert!(advertise.is_some(), "the file shows every setting");
+        let fdb = shown.fdb.clone();
+        let shows_all = advertise.is_some()
+            && fdb.fdb_tls_certificate.is_some()
+            && fdb.fdb_tls_key.is_some()
+            && fdb.fdb_tls_ca.is_some()
+            && fdb.fdb_tls_verify_peers.is_some()
+            && fdb.fdb_trace_dir.is_some();
+        assert!(shows_all, "the file shows every setting");
+        assert_eq!(fdb.fdb_prefix, defaults.fdb.fdb_prefix);
+        assert_eq!(fdb.fdb_timeout, defaults.fdb.fdb_timeout);
         assert_eq!(
             shown,
             Settings {
                 advertise,
+                fdb,
                 ..defaults
             }
         );
@@ -304,6 +422,7 @@ mod tests {
             ("lisen = '127.0.0.1:1'", "unknown field `lisen`"),
             ("listen = 'here'", "invalid socket address"),
             ("dirty_memory = '1 gig'", "is not a size"),
+            ("metadata = 'etcd:'", "is no place for metadata"),
         ] {
             let error = Given::parse(text).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");
@@ -314,6 +433,9 @@ mod tests {
             "connections_max = 0",
             "advertise = 'a b'",
             "advertise = '-o'",
+            "fdb_timeout = '0s'",
+            "fdb_timeout = '2m'",
+            "fdb_prefix = 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx'",
         ] {
             let failure = Given::parse(text).unwrap().complete().unwrap_err();
             assert_eq!(failure.kind, FailureKind::Usage, "{text}");

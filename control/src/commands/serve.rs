@@ -8,6 +8,7 @@ use crate::cli;
 use crate::failure::Failure;
 use crate::logging;
 use crate::output;
+use crate::place;
 use crate::server::{Furnish, Ready, ReadySession, Server};
 use crate::settings::{Given, Settings};
 
@@ -61,7 +62,7 @@ fn run(settings: &Settings, furnish: Furnish, json: bool) -> Result<(), Failure>
         let server = tokio::select! {
             started = Server::start(settings, furnish) => started?,
             // Reading a large store takes long. Nothing was promised to anybody yet.
-            () = signals.next() => std::process::exit(0),
+            () = signals.next() => exit(0),
         };
         if let Err(failure) = print_ready(server.ready(), json) {
             // Whoever wants to know finds it in the data directory.
@@ -71,10 +72,16 @@ fn run(settings: &Settings, furnish: Furnish, json: bool) -> Result<(), Failure>
         signals.next().await;
         tokio::select! {
             () = server.stop() => {}
-            () = signals.next() => std::process::exit(INTERRUPTED),
+            () = signals.next() => exit(INTERRUPTED),
         }
         Ok(())
     })
+}
+
+/// Ends the process at once, whatever still runs.
+fn exit(code: i32) -> ! {
+    place::end();
+    std::process::exit(code)
 }
 
 struct Signals {

@@ -106,6 +106,7 @@ impl World {
             local,
             cached,
             collector,
+            metadata: None,
         };
         let target = MountTarget::new("127.0.0.1:2049".parse().unwrap(), None);
         let state = ApiState::new(store.clone(), counted, clock(), tasks.clone(), target, own);
