@@ -25,13 +25,14 @@ use metadata::record::reference::RefName;
 use metadata::stat::FileKind;
 use nfs_gateway::{Exporting, Found, Gateway, ImportPlan, Importing, TransferError};
 use serde::Deserialize;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use utoipa::ToSchema;
 
 use super::ApiState;
 use super::describe::{Archive, Created, Either};
 use super::input::{Parameters, Place, Tenant};
 use super::receiving::feed;
+use super::work::Turns;
 use crate::history::Checkpoint;
 use crate::status::ApiError;
 use crate::streaming::{ChannelReader, Piece};
@@ -59,18 +60,21 @@ const AHEAD_MAX: usize = 8;
 /// Bytes that an export sends at a time, about.
 const PIECE_BYTES: usize = 256 * 1024;
 
+/// Imports, and exports, that wait for their turn: those before them may have ended without their callers.
+const WAITING_MAX: usize = 16;
+
 /// How many transfers run at a time.
 #[derive(Debug)]
 pub(super) struct Limits {
-    imports: Arc<Semaphore>,
-    exports: Arc<Semaphore>,
+    imports: Turns,
+    exports: Turns,
 }
 
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            imports: Arc::new(Semaphore::new(IMPORTS_MAX)),
-            exports: Arc::new(Semaphore::new(EXPORTS_MAX)),
+            imports: Turns::new("imports", IMPORTS_MAX, WAITING_MAX),
+            exports: Turns::new("exports", EXPORTS_MAX, WAITING_MAX),
         }
     }
 }
@@ -126,13 +130,12 @@ pub(super) async fn import(
     Parameters(to): Parameters<ImportTo>,
     body: Body,
 ) -> Result<Created<Imported>, ApiError> {
-    let permit = Arc::clone(&state.transfers.imports).try_acquire_owned();
-    let permit = permit.map_err(|_| busy("imports", IMPORTS_MAX))?;
     let (plan, about) = planned(workspace, &to)?;
+    let turn = state.transfers.imports.take(state.clock.as_ref()).await?;
     let gateway = Arc::clone(&state.counted.gateway);
     let (clock, tasks) = (Arc::clone(&state.clock), state.tasks.clone());
     let work = async move {
-        let _permit = permit;
+        let _turn = turn;
         let mut stream = body.into_data_stream();
         let branch = plan.branch.clone();
         let imported =
@@ -148,12 +151,6 @@ pub(super) async fn import(
     };
     let imported = state.work.to_end(work).await?;
     Ok(Created(imported))
-}
-
-fn busy(what: &str, max: usize) -> ApiError {
-    ApiError::not_ready(format!(
-        "{max} {what} are under way already: try again later"
-    ))
 }
 
 /// What the commit is to say: what the sender says beside the archive, or, if that is what it says,
@@ -380,8 +377,7 @@ pub(super) async fn export(
     Place(workspace): Place<String>,
     Parameters(of): Parameters<ExportOf>,
 ) -> Result<Either<Archive, Json<Exportable>>, ApiError> {
-    let permit = Arc::clone(&state.transfers.exports).try_acquire_owned();
-    let permit = permit.map_err(|_| busy("exports", EXPORTS_MAX))?;
+    let turn = state.transfers.exports.take(state.clock.as_ref()).await?;
     let version = of.version.as_deref().unwrap_or("main");
     let gateway = &state.counted.gateway;
     let since = of.since.as_deref();
@@ -405,7 +401,7 @@ pub(super) async fn export(
         bytes: Vec::with_capacity(PIECE_BYTES),
     };
     state.tasks.spawn(async move {
-        let _permit = permit;
+        let _turn = turn;
         sending.all(exporting).await;
     });
     let mut response = Body::from_stream(unfold(Some(from), part)).into_response();

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use base::{Clock, Tasks};
 use futures_util::future::BoxFuture;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::serving::CALLS_MAX;
 use crate::status::ApiError;
@@ -35,9 +35,62 @@ pub(super) struct Work {
     tasks: Tasks,
     clock: Arc<dyn Clock>,
     lasting: Arc<Semaphore>,
-    /// Those that read much, or wait to.
-    places: Semaphore,
-    reads: Semaphore,
+    reads: Turns,
+}
+
+/// Work of one kind: some at a time, and some more that waits for its turn.
+#[derive(Debug)]
+pub(super) struct Turns {
+    /// What it is, for those who are told that there is too much of it.
+    what: &'static str,
+    max: usize,
+    /// What is done and what waits.
+    places: Arc<Semaphore>,
+    turns: Arc<Semaphore>,
+}
+
+/// A turn, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Turn {
+    _turn: OwnedSemaphorePermit,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Turns {
+    /// `max` of `what` at a time; `waiting` more wait.
+    pub(super) fn new(what: &'static str, max: usize, waiting: usize) -> Self {
+        Self {
+            what,
+            max,
+            places: Arc::new(Semaphore::new(max + waiting)),
+            turns: Arc::new(Semaphore::new(max)),
+        }
+    }
+
+    /// A turn, waited for no longer than [`TURN_PATIENCE`].
+    ///
+    /// # Errors
+    ///
+    /// There is too much of it: try again later.
+    pub(super) async fn take(&self, clock: &dyn Clock) -> Result<Turn, ApiError> {
+        let busy = || {
+            let (max, what) = (self.max, self.what);
+            ApiError::not_ready(format!(
+                "{max} {what} are under way already: try again later"
+            ))
+        };
+        let place = Arc::clone(&self.places).try_acquire_owned();
+        let place = place.map_err(|_| busy())?;
+        let turn = tokio::select! {
+            biased;
+            turn = Arc::clone(&self.turns).acquire_owned() => turn.map_err(|_| busy())?,
+            () = clock.sleep(TURN_PATIENCE) => return Err(busy()),
+        };
+        Ok(Turn {
+            _turn: turn,
+            _place: place,
+        })
+    }
 }
 
 impl Work {
@@ -47,8 +100,7 @@ impl Work {
             tasks,
             clock,
             lasting: Arc::new(Semaphore::new(LASTING_MAX)),
-            places: Semaphore::new(READS_MAX + WAITING_MAX),
-            reads: Semaphore::new(READS_MAX),
+            reads: Turns::new("calls that read much", READS_MAX, WAITING_MAX),
         }
     }
 
@@ -92,20 +144,10 @@ impl Work {
         &'a self,
         work: impl Future<Output = Result<T, ApiError>> + Send + 'a,
     ) -> BoxFuture<'a, Result<T, ApiError>> {
-        let busy = || {
-            ApiError::not_ready(format!(
-                "{READS_MAX} calls that read much are under way already: try again later"
-            ))
-        };
         // It can be large.
         let work = Box::pin(work);
         Box::pin(async move {
-            let _place = self.places.try_acquire().map_err(|_| busy())?;
-            let _turn = tokio::select! {
-                biased;
-                turn = self.reads.acquire() => turn.map_err(|_| busy())?,
-                () = self.clock.sleep(TURN_PATIENCE) => return Err(busy()),
-            };
+            let _turn = self.reads.take(self.clock.as_ref()).await?;
             work.await
         })
     }

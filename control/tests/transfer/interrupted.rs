@@ -94,6 +94,35 @@ impl Upload {
     }
 }
 
+/// Four run at a time. Of those before it some may end without their senders, who have gone.
+#[test]
+fn an_import_waits_for_its_turn() {
+    let (_place, dir, server) = started();
+    let running: Vec<Upload> = (0..4)
+        .map(|number| Upload::begin(&server, &format!("?branch=b{number}")))
+        .collect();
+    let staged = || {
+        let sessions = json(&["session", "ls"], &dir);
+        let all = sessions.as_array().unwrap().iter();
+        all.filter(|session| session["agent"] == "holdfast-import")
+            .count()
+    };
+    while staged() < running.len() {
+        std::thread::yield_now();
+    }
+    let mut next = Upload::begin(&server, "?branch=next");
+    next.send(&tar(&[file(b"f", b"next")]));
+    // It has begun by now, if it is refused.
+    assert_eq!(staged(), running.len());
+    for upload in running {
+        drop(upload);
+    }
+    next.0.write_all(b"0\r\n\r\n").unwrap();
+    let answer = next.answer();
+    assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
+    killed_is_sound(server, &dir);
+}
+
 /// What a session stands on is kept by every policy: so each parent of an import that runs has one.
 #[test]
 fn each_parent_of_an_import_is_kept_while_it_runs() {
