@@ -151,8 +151,7 @@ impl Server {
         };
         dir.keep_control(&control_file(&ready))?;
         warn_if_full(&kv, settings);
-        let calls = Tasks::new();
-        let tasks = Tasks::new();
+        let (calls, tasks) = (Tasks::new(), Tasks::new());
         let collector = start_collector(&kv, &store, &local, &clock, &tasks);
         let counted = Counted {
             gateway: Arc::clone(&gateway),
