@@ -90,6 +90,9 @@ pub enum Command {
     /// Remove file content that nothing refers to. A server does that by itself, too, when space is
     /// short, and from time to time.
     Gc(Gc),
+    /// Let a server end as SIGTERM does: not ready at once, it serves on for drain_delay, then answers
+    /// what is in flight and stores what is buffered. Clients wait for the next server.
+    Drain(Drain),
     /// Check everything in a data directory that no server uses; changes nothing. Exit code 1 if
     /// there is something wrong.
     Check(Check),
@@ -429,6 +432,17 @@ pub struct Gc {
     /// Only find out what could be removed.
     #[arg(long)]
     pub dry_run: bool,
+    /// The server.
+    #[command(flatten)]
+    pub server: ServerArgs,
+}
+
+/// Arguments of `drain`.
+#[derive(Debug, Args)]
+pub struct Drain {
+    /// Come back when it has ended.
+    #[arg(long)]
+    pub wait: bool,
     /// The server.
     #[command(flatten)]
     pub server: ServerArgs,

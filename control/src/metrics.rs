@@ -257,6 +257,16 @@ const METRICS: &[Metric] = &[
         "Connections closed because nothing was asked for a long time.",
         |g| number(g.gateway.transport().ended_idle.value()),
     ),
+    counter(
+        "holdfast_transport_proxied_total",
+        "Connections that balancers made for clients.",
+        |g| number(g.gateway.transport().proxied.value()),
+    ),
+    counter(
+        "holdfast_transport_ended_proxy_total",
+        "Connections refused because a PROXY header was missing, wrong or not expected.",
+        |g| number(g.gateway.transport().ended_proxy.value()),
+    ),
     gauge("holdfast_chunkstore_chunks", "Chunks stored.", |g| {
         number(g.local.counts().chunks)
     }),

@@ -148,8 +148,7 @@ impl Server {
         };
         dir.keep_control(&control_file(&ready))?;
         warn_if_full(&*metadata.kv(), settings);
-        let calls = Tasks::new();
-        let tasks = Tasks::new();
+        let (calls, tasks) = (Tasks::new(), Tasks::new());
         let collector = start_collector(metadata.kv(), &store, &local, &clock, &tasks);
         let counted = Counted {
             gateway: Arc::clone(&gateway),
@@ -164,6 +163,7 @@ impl Server {
             rng,
             // The embedded store is locked by the process that has it open.
             is_alone: true,
+            drain_delay: settings.drain_delay.0,
         };
         let (time, until) = (Arc::clone(&clock), calls.clone());
         let api = ApiState::new(store, counted, time, until, target, own);
@@ -188,6 +188,11 @@ impl Server {
         &self.ready
     }
 
+    /// Completes when somebody has asked through the API that the server ends. Safe to drop.
+    pub async fn drain_asked(&self) {
+        self.api.drain_asked().await;
+    }
+
     fn serve(&self, nfs: TcpListener, web: TcpListener) {
         let gateway = Arc::clone(&self.gateway);
         self.tasks.spawn(async move { gateway.serve(nfs).await });
@@ -196,14 +201,20 @@ impl Server {
         self.web.spawn(serving.run(web));
     }
 
-    /// Ends the server: what is in flight is answered, what is buffered is stored.
+    /// Ends the server: it says that it is not ready, serves on for the `drain_delay` of its
+    /// settings, and then answers what is in flight and stores what is buffered.
     ///
     /// # Cancellation
     ///
     /// Not cancel-safe: buffered data that clients have not committed may be lost to them.
     pub async fn stop(self) {
+        let delay = self.api.begin_draining();
+        if !delay.is_zero() {
+            tracing::info!(?delay, "not ready from now on, serving for a while");
+            self.clock.sleep(delay).await;
+        }
         tracing::info!("shutting down");
-        self.api.begin_draining();
+        self.api.begin_stopping();
         // Transfers end, however long they would take; other calls run to their end.
         self.calls.begin_shutdown();
         self.gateway.shutdown().await;
@@ -376,6 +387,7 @@ fn gateway_options(settings: &Settings) -> GatewayOptions {
             connections_max: usize::try_from(settings.connections_max).unwrap_or(usize::MAX),
             ..ServerLimits::default()
         },
+        proxy_from: settings.proxy_from.iter().map(|it| it.0).collect(),
         ..GatewayOptions::default()
     }
 }

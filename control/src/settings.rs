@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::failure::{Failure, FailureKind};
 use crate::logging;
 use crate::place::Place;
-use crate::units::{Period, Size};
+use crate::units::{Addresses, Period, Size};
 
 /// Where data is kept unless told otherwise.
 pub const DATA_DIR_DEFAULT: &str = "holdfast-data";
@@ -21,6 +21,11 @@ pub const DATA_DIR_DEFAULT: &str = "holdfast-data";
 /// Largest configuration file, in bytes: far more than all settings with comments.
 const CONFIG_BYTES_MAX: u64 = 1 << 20;
 
+/// Most entries of `proxy_from`: each new connection is compared with all of them.
+const PROXY_FROM_MAX: usize = 1024;
+
+/// Longest `drain_delay`: no balancer takes so long to notice.
+const DRAIN_DELAY_MAX: Duration = Duration::from_secs(3600);
 /// What keys in FoundationDB begin with, unless told otherwise.
 const PREFIX_DEFAULT: &str = "holdfast/";
 
@@ -78,6 +83,19 @@ pub struct Given {
     /// Most NFS connections [default: 8192]
     #[arg(long, env = "HOLDFAST_CONNECTIONS_MAX", value_name = "NUMBER")]
     pub connections_max: Option<u32>,
+    /// Addresses of balancers, as in `10.0.0.7,10.1.0.0/24`: NFS connections from there must begin
+    /// with a PROXY header of version 2 [default: none]
+    #[arg(
+        long,
+        env = "HOLDFAST_PROXY_FROM",
+        value_name = "ADDRESSES",
+        value_delimiter = ','
+    )]
+    pub proxy_from: Option<Vec<Addresses>>,
+    /// How long a server that is told to end says that it is not ready, and serves on, before it
+    /// ends: what balancers take to notice [default: 0s]
+    #[arg(long, env = "HOLDFAST_DRAIN_DELAY", value_name = "DURATION")]
+    pub drain_delay: Option<Period>,
     /// Where metadata is: `embedded`, in the data directory, or `fdb:FILE`, in the FoundationDB
     /// cluster of a cluster file; `fdb:` means the client's default file [default: embedded]
     #[arg(long, env = "HOLDFAST_METADATA", value_name = "PLACE")]
@@ -192,6 +210,10 @@ pub struct Settings {
     pub session_idle: Period,
     /// Most NFS connections.
     pub connections_max: u32,
+    /// Where connections come from that balancers make.
+    pub proxy_from: Vec<Addresses>,
+    /// How long a server that is told to end serves on.
+    pub drain_delay: Period,
     /// Where metadata is.
     pub metadata: Place,
     /// How FoundationDB is used.
@@ -256,6 +278,8 @@ impl Given {
             disk_reserve: self.disk_reserve.or(other.disk_reserve),
             session_idle: self.session_idle.or(other.session_idle),
             connections_max: self.connections_max.or(other.connections_max),
+            proxy_from: self.proxy_from.or(other.proxy_from),
+            drain_delay: self.drain_delay.or(other.drain_delay),
             metadata: self.metadata.or(other.metadata),
             fdb_prefix: self.fdb_prefix.or(other.fdb_prefix),
             fdb_timeout: self.fdb_timeout.or(other.fdb_timeout),
@@ -290,6 +314,8 @@ impl Given {
                 .session_idle
                 .unwrap_or(Period(Duration::from_secs(300))),
             connections_max: self.connections_max.unwrap_or(8192),
+            proxy_from: self.proxy_from.unwrap_or_default(),
+            drain_delay: self.drain_delay.unwrap_or(Period(Duration::ZERO)),
             metadata: self.metadata.unwrap_or_default(),
             fdb: FdbSettings {
                 fdb_prefix: self.fdb_prefix.unwrap_or_else(|| PREFIX_DEFAULT.into()),
@@ -330,6 +356,19 @@ impl Settings {
         logging::parse(&self.log)?;
         if self.connections_max == 0 {
             return wrong("connections_max is 0: nobody could mount".into());
+        }
+        if self.proxy_from.len() > PROXY_FROM_MAX {
+            return wrong(format!(
+                "proxy_from has {} entries: give ranges, at most {PROXY_FROM_MAX}",
+                self.proxy_from.len()
+            ));
+        }
+        if self.drain_delay.0 > DRAIN_DELAY_MAX {
+            return wrong(format!(
+                "drain_delay is {}: give at most {}",
+                self.drain_delay,
+                Period(DRAIN_DELAY_MAX)
+            ));
         }
         if let Some(host) = &self.advertise
             && !is_host(host)
@@ -417,11 +456,26 @@ mod tests {
     }
 
     #[test]
+    fn too_many_balancers_are_refused() {
+        let many = vec!["10.0.0.0/8".parse().unwrap(); PROXY_FROM_MAX + 1];
+        let mut given = Given {
+            proxy_from: Some(many),
+            ..Given::default()
+        };
+        let failure = given.clone().complete().unwrap_err();
+        assert!(failure.message.contains("1025 entries"), "{failure}");
+        given.proxy_from.as_mut().unwrap().pop();
+        assert_eq!(given.complete().unwrap().proxy_from.len(), PROXY_FROM_MAX);
+    }
+
+    #[test]
     fn what_cannot_work_is_refused() {
         for (text, part) in [
             ("lisen = '127.0.0.1:1'", "unknown field `lisen`"),
             ("listen = 'here'", "invalid socket address"),
             ("dirty_memory = '1 gig'", "is not a size"),
+            ("proxy_from = ['10.0.0.1/8']", "write 10.0.0.0/8"),
+            ("proxy_from = ['balancer']", "is no address"),
             ("metadata = 'etcd:'", "is no place for metadata"),
         ] {
             let error = Given::parse(text).unwrap_err().to_string();
@@ -431,6 +485,7 @@ mod tests {
             "dirty_memory = '1KiB'",
             "session_idle = '1ms'",
             "connections_max = 0",
+            "drain_delay = '2h'",
             "advertise = 'a b'",
             "advertise = '-o'",
             "fdb_timeout = '0s'",

@@ -4,6 +4,7 @@ mod bundle;
 mod check;
 mod completion;
 mod conflicts;
+mod drain;
 mod gc;
 mod git;
 mod history;
@@ -59,6 +60,7 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Pin(command) => keeping::pins(command, json),
         Command::Token(command) => token::run(command, json),
         Command::Refresh(args) => refresh::run(&args, json),
+        Command::Drain(drain) => drain::run(&drain, json),
         Command::Gc(gc) => gc::run(&gc, json),
         Command::Keys(command) => keys::run(command, json),
         Command::Completion(args) => completion::run(&args, json),

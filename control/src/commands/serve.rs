@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::cli;
@@ -69,10 +70,23 @@ fn run(settings: &Settings, furnish: Furnish, json: bool) -> Result<(), Failure>
             tracing::warn!(%failure, "serving all the same");
         }
         tracing::info!(nfs = %server.ready().nfs_address, api = %server.ready().api_address, "serving");
-        signals.next().await;
-        tokio::select! {
-            () = server.stop() => {}
-            () = signals.next() => exit(INTERRUPTED),
+        notify(&[NotifyState::Ready]);
+        let (is_asked, mut cuts) = tokio::select! {
+            () = signals.next() => (false, 1),
+            // What sent the call may send a signal, too, as Kubernetes does: one is nothing new.
+            () = server.drain_asked() => (true, 2),
+        };
+        tracing::info!(is_asked, "told to end");
+        notify(&[NotifyState::Stopping]);
+        let mut stopped = std::pin::pin!(server.stop());
+        loop {
+            tokio::select! {
+                () = &mut stopped => break,
+                () = signals.next() => cuts -= 1,
+            }
+            if cuts == 0 {
+                exit(INTERRUPTED);
+            }
         }
         Ok(())
     })
@@ -82,6 +96,13 @@ fn run(settings: &Settings, furnish: Furnish, json: bool) -> Result<(), Failure>
 fn exit(code: i32) -> ! {
     place::end();
     std::process::exit(code)
+}
+
+/// Tells the service manager, if one wants to know.
+fn notify(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        tracing::warn!(%error, "cannot tell the service manager");
+    }
 }
 
 struct Signals {

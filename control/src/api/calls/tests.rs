@@ -100,6 +100,7 @@ impl World {
             remover: Remover::start(&tasks, store.clone(), served, clock()),
             rng,
             is_alone,
+            drain_delay: Duration::ZERO,
         };
         let counted = Counted {
             gateway,
