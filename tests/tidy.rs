@@ -39,11 +39,13 @@ mod tests {
 
     #[test]
     fn crates_depend_one_way() {
-        let allowed: [(&str, &[&str]); 7] = [
+        let allowed: [(&str, &[&str]); 9] = [
             ("base", &[]),
             ("chunkstore", &["base"]),
             ("metadata", &["base"]),
             ("nfs-gateway", &["base", "chunkstore", "metadata"]),
+            ("fdb-emulator", &["base", "metadata"]),
+            ("fdb-tests", &["base", "control", "metadata"]),
             (
                 "control",
                 &["base", "chunkstore", "metadata", "nfs-gateway"],

@@ -13,6 +13,7 @@ use crate::cli_keeping::{DeleteArgs, PinCommand, RetentionArgs, TokenCommand};
 use crate::cli_outside::{ChangedArgs, RefreshArgs, RestoreArgs, SyncArgs};
 use crate::cli_reading::{BlameArgs, CatArgs, FindArgs, LsArgs};
 use crate::cli_transfer::{BundleArgs, ExportArgs, ImportArgs, UnbundleArgs};
+use crate::place::Place;
 use crate::settings::{DATA_DIR_DEFAULT, Given};
 use crate::units::Period;
 
@@ -89,6 +90,9 @@ pub enum Command {
     /// Remove file content that nothing refers to. A server does that by itself, too, when space is
     /// short, and from time to time.
     Gc(Gc),
+    /// Let a server end as SIGTERM does: not ready at once, it serves on for drain_delay, then answers
+    /// what is in flight and stores what is buffered. Clients wait for the next server.
+    Drain(Drain),
     /// Check everything in a data directory that no server uses; changes nothing. Exit code 1 if
     /// there is something wrong.
     Check(Check),
@@ -109,7 +113,59 @@ pub enum KeysCommand {
         /// The data directory.
         #[arg(long, env = "HOLDFAST_DATA_DIR", value_name = "DIR", default_value = DATA_DIR_DEFAULT)]
         data_dir: PathBuf,
+        /// Where its metadata is.
+        #[command(flatten)]
+        metadata: MetadataArgs,
     },
+}
+
+/// Where the metadata of a data directory is, for a command that opens it by itself. Each is a setting
+/// of a server, too.
+#[derive(Clone, Debug, Args)]
+pub struct MetadataArgs {
+    /// Where metadata is: `embedded`, or `fdb:FILE` with a FoundationDB cluster file [default:
+    /// embedded]
+    #[arg(long = "metadata", env = "HOLDFAST_METADATA", value_name = "PLACE")]
+    pub place: Option<Place>,
+    /// What all keys in FoundationDB begin with [default: holdfast/]
+    #[arg(long, env = "HOLDFAST_FDB_PREFIX", value_name = "TEXT")]
+    pub fdb_prefix: Option<String>,
+    /// How long one FoundationDB transaction may take [default: 10s]
+    #[arg(long, env = "HOLDFAST_FDB_TIMEOUT", value_name = "DURATION")]
+    pub fdb_timeout: Option<Period>,
+    /// File with the TLS certificate for FoundationDB
+    #[arg(long, env = "HOLDFAST_FDB_TLS_CERTIFICATE", value_name = "FILE")]
+    pub fdb_tls_certificate: Option<PathBuf>,
+    /// File with its key
+    #[arg(long, env = "HOLDFAST_FDB_TLS_KEY", value_name = "FILE")]
+    pub fdb_tls_key: Option<PathBuf>,
+    /// File with the certificates that the cluster's must be signed by
+    #[arg(long, env = "HOLDFAST_FDB_TLS_CA", value_name = "FILE")]
+    pub fdb_tls_ca: Option<PathBuf>,
+    /// What the cluster's certificates must say
+    #[arg(long, env = "HOLDFAST_FDB_TLS_VERIFY_PEERS", value_name = "RULES")]
+    pub fdb_tls_verify_peers: Option<String>,
+    /// Directory for trace files of the FoundationDB client
+    #[arg(long, env = "HOLDFAST_FDB_TRACE_DIR", value_name = "DIR")]
+    pub fdb_trace_dir: Option<PathBuf>,
+}
+
+impl MetadataArgs {
+    /// As settings of a server, of which they are a part.
+    #[must_use]
+    pub fn given(self) -> Given {
+        Given {
+            metadata: self.place,
+            fdb_prefix: self.fdb_prefix,
+            fdb_timeout: self.fdb_timeout,
+            fdb_tls_certificate: self.fdb_tls_certificate,
+            fdb_tls_key: self.fdb_tls_key,
+            fdb_tls_ca: self.fdb_tls_ca,
+            fdb_tls_verify_peers: self.fdb_tls_verify_peers,
+            fdb_trace_dir: self.fdb_trace_dir,
+            ..Given::default()
+        }
+    }
 }
 
 /// Arguments of `up`.
@@ -381,6 +437,17 @@ pub struct Gc {
     pub server: ServerArgs,
 }
 
+/// Arguments of `drain`.
+#[derive(Debug, Args)]
+pub struct Drain {
+    /// Come back when it has ended.
+    #[arg(long)]
+    pub wait: bool,
+    /// The server.
+    #[command(flatten)]
+    pub server: ServerArgs,
+}
+
 /// Arguments of `check`.
 #[derive(Debug, Args)]
 pub struct Check {
@@ -394,6 +461,9 @@ pub struct Check {
     /// hashed.
     #[arg(long, conflicts_with = "metadata_only")]
     pub deep: bool,
+    /// Where its metadata is.
+    #[command(flatten)]
+    pub metadata: MetadataArgs,
 }
 
 fn octal(text: &str) -> Result<u32, String> {

@@ -6,6 +6,7 @@
 //! | `FORMAT` | what the directory is, and its version |
 //! | `meta.redb` | the metadata store |
 //! | `meta.redb.seen` | the newest commit to it that was acknowledged |
+//! | `metadata.json` | that the metadata is elsewhere, and whose it is there |
 //! | `chunks/` | file content |
 //! | `api-token` | the token of commands on this machine |
 //! | `session.json` | the session that `holdfast up` serves, and its mount ticket |
@@ -22,6 +23,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, FailureKind};
+use crate::place::Place;
 
 /// Version of the directory's layout. A release opens directories of its own version only.
 pub const LAYOUT_VERSION: u32 = 1;
@@ -32,6 +34,7 @@ const SMALL_FILE_BYTES_MAX: u64 = 64 * 1024;
 const LOCK: &str = "LOCK";
 const FORMAT: &str = "FORMAT";
 const METADATA: &str = "meta.redb";
+const ELSEWHERE: &str = "metadata.json";
 const API_TOKEN: &str = "api-token";
 const SESSION: &str = "session.json";
 const CONTROL: &str = "control.json";
@@ -46,6 +49,26 @@ struct Format {
 
 impl Format {
     const WHAT: &'static str = "holdfast data directory";
+}
+
+/// That the metadata is not in the directory but in FoundationDB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Elsewhere {
+    /// Name of the installation, as the store has it in its format record.
+    pub installation: [u8; 16],
+}
+
+/// What the file `metadata.json` says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct ElsewhereFile {
+    /// Always [`ElsewhereFile::PLACE`].
+    place: String,
+    /// 32 hexadecimal digits.
+    installation: String,
+}
+
+impl ElsewhereFile {
+    const PLACE: &'static str = "foundationdb";
 }
 
 /// How to reach a running server.
@@ -147,7 +170,7 @@ impl DataDir {
     /// Refuses a directory without a metadata store: opening that would make it.
     fn check_used(&self) -> Result<(), Failure> {
         self.check_format()?;
-        if self.metadata().exists() {
+        if self.metadata().exists() || self.elsewhere()?.is_some() {
             return Ok(());
         }
         let message = format!(
@@ -193,7 +216,8 @@ impl DataDir {
         }
         // The token is made in the metadata store, so that was there. A new one in its place would
         // hide that everything is gone.
-        if self.at(API_TOKEN).exists() && !self.metadata().exists() {
+        let is_lost = !self.metadata().exists() && self.elsewhere()?.is_none();
+        if self.at(API_TOKEN).exists() && is_lost {
             let message = format!(
                 "{} is missing: restore the data directory from a backup, or use another \
                  --data-dir; nothing was changed",
@@ -231,6 +255,69 @@ impl DataDir {
     #[must_use]
     pub fn metadata(&self) -> PathBuf {
         self.at(METADATA)
+    }
+
+    /// The directory itself.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whose metadata elsewhere is that of this directory; none if it is in the directory.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read.
+    pub fn elsewhere(&self) -> Result<Option<Elsewhere>, Failure> {
+        let path = self.at(ELSEWHERE);
+        let Some(file) = read_json::<ElsewhereFile>(&path)? else {
+            return Ok(None);
+        };
+        let digits = file.installation.as_str();
+        let number = u128::from_str_radix(digits, 16);
+        match number {
+            Ok(number) if file.place == ElsewhereFile::PLACE && digits.len() == 32 => {
+                let installation = number.to_be_bytes();
+                Ok(Some(Elsewhere { installation }))
+            }
+            _ => Err(damaged(&path, &"it names no installation in FoundationDB")),
+        }
+    }
+
+    /// Keeps that the metadata is elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub fn keep_elsewhere(&self, elsewhere: &Elsewhere) -> Result<(), Failure> {
+        let file = ElsewhereFile {
+            place: ElsewhereFile::PLACE.into(),
+            installation: format!("{:032x}", u128::from_be_bytes(elsewhere.installation)),
+        };
+        self.write_json(ELSEWHERE, &file)
+    }
+
+    /// Refuses a place that is not where this directory's metadata is: there it would begin with
+    /// nothing.
+    ///
+    /// # Errors
+    ///
+    /// Says where it is.
+    pub fn check_place(&self, place: &Place) -> Result<(), Failure> {
+        let shown = self.path.display();
+        let is_elsewhere = self.elsewhere()?.is_some();
+        let message = match place {
+            Place::Embedded if is_elsewhere => format!(
+                "the metadata of data directory {shown} is in FoundationDB: say where with --metadata \
+                 fdb:FILE, or use another --data-dir"
+            ),
+            Place::Fdb(_) if self.metadata().exists() => format!(
+                "the metadata of data directory {shown} is in its {METADATA}: leave out --metadata \
+                 {place}, or use another --data-dir"
+            ),
+            Place::Embedded | Place::Fdb(_) => return Ok(()),
+        };
+        Err(Failure::new(FailureKind::Conflict, message))
     }
 
     /// The directory of file content.
@@ -582,6 +669,48 @@ mod tests {
             assert!(refused.message.contains("FORMAT is missing"), "{refused}");
         }
         assert!(!root.path().join(FORMAT).exists());
+    }
+
+    #[test]
+    fn metadata_stays_where_it_is() {
+        let root = tempfile::tempdir().unwrap();
+        let fdb = Place::Fdb(None);
+        let here = DataDir::open_or_create(&root.path().join("here")).unwrap();
+        for place in [&Place::Embedded, &fdb] {
+            assert_eq!(here.check_place(place), Ok(()), "nothing is anywhere yet");
+        }
+        std::fs::write(here.metadata(), "x").unwrap();
+        assert_eq!(here.check_place(&Place::Embedded), Ok(()));
+        let refused = here.check_place(&fdb).unwrap_err();
+        assert_eq!(refused.kind, FailureKind::Conflict);
+        assert!(refused.message.contains("is in its meta.redb"), "{refused}");
+        let path = root.path().join("there");
+        let there = DataDir::open_or_create(&path).unwrap();
+        let mut installation = [0x2a; 16];
+        installation[0] = 0;
+        let elsewhere = Elsewhere { installation };
+        there.keep_elsewhere(&elsewhere).unwrap();
+        there.keep_api_token("token").unwrap();
+        std::fs::create_dir(there.chunks()).unwrap();
+        drop(there);
+        let there = DataDir::open_or_create(&path).unwrap();
+        assert_eq!(there.elsewhere(), Ok(Some(elsewhere)));
+        assert_eq!(there.check_place(&fdb), Ok(()));
+        let refused = there.check_place(&Place::Embedded).unwrap_err();
+        assert!(refused.message.contains("is in FoundationDB"), "{refused}");
+        drop(there);
+        assert!(DataDir::look_at(&path).is_ok());
+        for wrong in [
+            r#"{"place":"foundationdb","installation":"+a"}"#,
+            r#"{"place":"elsewhere","installation":"00000000000000000000000000000000"}"#,
+        ] {
+            std::fs::write(path.join(ELSEWHERE), wrong).unwrap();
+            let damaged = DataDir::look_at(&path).unwrap_err();
+            assert!(
+                damaged.message.contains("metadata.json is damaged"),
+                "{damaged}"
+            );
+        }
     }
 
     #[test]

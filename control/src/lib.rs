@@ -25,6 +25,7 @@ mod metrics;
 pub mod mount_line;
 mod output;
 pub mod outside;
+pub mod place;
 pub mod reading;
 mod remover;
 mod room;
@@ -57,13 +58,15 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
     };
     let json = cli.json;
     surroundings::warn(json);
-    match commands::run(cli) {
+    let code = match commands::run(cli) {
         Ok(code) => code,
         Err(failure) => {
             output::failure(&failure, json);
             failure.exit_code()
         }
-    }
+    };
+    place::end();
+    code
 }
 
 /// Says what is wrong with a command line, or what was asked for in place of a command: help.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use chunkstore::cached::CachedStore;
 use chunkstore::local::LocalStore;
+use metadata::kv::calls::KvCalls;
 use nfs_gateway::Gateway;
 
 use crate::collector::Collector;
@@ -16,6 +17,15 @@ pub(crate) struct Counted {
     pub(crate) local: Arc<LocalStore>,
     pub(crate) cached: Arc<CachedStore>,
     pub(crate) collector: Arc<Collector>,
+    /// Calls to a metadata store on a network.
+    pub(crate) metadata: Option<Arc<KvCalls>>,
+}
+
+impl Counted {
+    /// A count of calls to FoundationDB; 0 without.
+    fn fdb(&self, count: fn(&KvCalls) -> u64) -> f64 {
+        number(self.metadata.as_deref().map_or(0, count))
+    }
 }
 
 /// One number.
@@ -247,6 +257,16 @@ const METRICS: &[Metric] = &[
         "Connections closed because nothing was asked for a long time.",
         |g| number(g.gateway.transport().ended_idle.value()),
     ),
+    counter(
+        "holdfast_transport_proxied_total",
+        "Connections that balancers made for clients.",
+        |g| number(g.gateway.transport().proxied.value()),
+    ),
+    counter(
+        "holdfast_transport_ended_proxy_total",
+        "Connections refused because a PROXY header was missing, wrong or not expected.",
+        |g| number(g.gateway.transport().ended_proxy.value()),
+    ),
     gauge("holdfast_chunkstore_chunks", "Chunks stored.", |g| {
         number(g.local.counts().chunks)
     }),
@@ -304,6 +324,51 @@ const METRICS: &[Metric] = &[
         "holdfast_chunkstore_copied_bytes_total",
         "Bytes that collections copied to give back others.",
         |g| load(&g.collector.counters().copied_bytes),
+    ),
+    counter(
+        "holdfast_fdb_reads_total",
+        "Reads of FoundationDB, and questions for its version.",
+        |g| g.fdb(|calls| calls.reads.calls()),
+    ),
+    counter(
+        "holdfast_fdb_read_seconds_total",
+        "Time spent in them.",
+        |g| g.fdb(|calls| calls.reads.micros()) / 1e6,
+    ),
+    counter(
+        "holdfast_fdb_commits_total",
+        "Commits of changes to FoundationDB.",
+        |g| g.fdb(|calls| calls.commits.calls()),
+    ),
+    counter(
+        "holdfast_fdb_commit_seconds_total",
+        "Time spent in them.",
+        |g| g.fdb(|calls| calls.commits.micros()) / 1e6,
+    ),
+    counter(
+        "holdfast_fdb_conflicts_total",
+        "FoundationDB transactions that another one got in the way of; they run again.",
+        |g| g.fdb(KvCalls::conflicts),
+    ),
+    counter(
+        "holdfast_fdb_too_old_total",
+        "FoundationDB calls at a version that is too old; they run again.",
+        |g| g.fdb(KvCalls::too_old),
+    ),
+    counter(
+        "holdfast_fdb_unknown_total",
+        "FoundationDB commits whose outcome was unknown, and was then looked up.",
+        |g| g.fdb(KvCalls::unknown),
+    ),
+    counter(
+        "holdfast_fdb_unavailable_total",
+        "FoundationDB calls that the cluster could not serve; they run again.",
+        |g| g.fdb(KvCalls::unavailable),
+    ),
+    counter(
+        "holdfast_fdb_refused_total",
+        "FoundationDB calls over a limit or against a rule: report a bug.",
+        |g| g.fdb(KvCalls::refused),
     ),
 ];
 

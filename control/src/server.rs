@@ -1,4 +1,4 @@
-//! A complete server on embedded engines: put together here, and nowhere else.
+//! A complete server: put together here, and nowhere else.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use base::{Clock, Rng, SystemClock, Tasks, TenantId};
 use chunkstore::cached::CachedStore;
 use chunkstore::local::{LocalOptions, LocalStore};
-use metadata::kv::embedded::{EmbeddedKv, EmbeddedOptions, OpenError};
+use metadata::kv::embedded::{EmbeddedOptions, OpenError};
 use metadata::kv::{Kv, KvError};
 use metadata::record::session::{Identity, SessionState};
 use metadata::store::{NewTicket, NewWorkspace, OpenSession, Store, StoreError, token_prefix};
@@ -22,6 +22,7 @@ use crate::expiry;
 use crate::failure::{Failure, FailureKind};
 use crate::metrics::Counted;
 use crate::mount_line::{MountKind, MountLine, MountTarget, mount_path};
+use crate::place::{Metadata, Place, Purpose};
 use crate::remover::Remover;
 use crate::settings::Settings;
 use crate::units::Size;
@@ -83,7 +84,7 @@ pub struct ReadySession {
 pub struct Server {
     ready: Ready,
     dir: DataDir,
-    kv: Arc<EmbeddedKv>,
+    metadata: Metadata,
     gateway: Arc<Gateway>,
     api: Arc<ApiState>,
     calls: Tasks,
@@ -118,19 +119,15 @@ impl Server {
         // Before the store is opened, which takes long if it is large.
         let nfs = listen(settings.listen, "NFS", "--listen").await?;
         let web = listen(settings.api_listen, "the API", "--api-listen").await?;
-        let kv = open_metadata(&dir, settings, Arc::clone(&clock)).await?;
-        let store = Store::open(
-            Arc::<EmbeddedKv>::clone(&kv),
-            Arc::clone(&clock),
-            Arc::clone(&rng),
-        )
-        .await
-        .map_err(of_store)?;
+        let (dir, metadata) = open_metadata(dir, settings, Arc::clone(&clock)).await?;
+        let store = metadata
+            .store(&dir, Arc::clone(&clock), Arc::clone(&rng))
+            .await?;
         let local = open_chunks(&dir, settings, Arc::clone(&clock)).await?;
         let cache = bytes(settings.content_cache.0);
         let cached = Arc::new(CachedStore::new(Arc::<LocalStore>::clone(&local), cache));
         let engines = Engines {
-            kv: Arc::<EmbeddedKv>::clone(&kv),
+            kv: metadata.kv(),
             chunks: Arc::<CachedStore>::clone(&cached),
             clock: Arc::clone(&clock),
             rng: Arc::clone(&rng),
@@ -150,15 +147,15 @@ impl Server {
             },
         };
         dir.keep_control(&control_file(&ready))?;
-        warn_if_full(&kv, settings);
-        let calls = Tasks::new();
-        let tasks = Tasks::new();
-        let collector = start_collector(&kv, &store, &local, &clock, &tasks);
+        warn_if_full(&*metadata.kv(), settings);
+        let (calls, tasks) = (Tasks::new(), Tasks::new());
+        let collector = start_collector(metadata.kv(), &store, &local, &clock, &tasks);
         let counted = Counted {
             gateway: Arc::clone(&gateway),
             local,
             cached,
             collector,
+            metadata: metadata.calls(),
         };
         let own = Own {
             token: token_prefix(&ready.api_token),
@@ -166,13 +163,14 @@ impl Server {
             rng,
             // The embedded store is locked by the process that has it open.
             is_alone: true,
+            drain_delay: settings.drain_delay.0,
         };
         let (time, until) = (Arc::clone(&clock), calls.clone());
         let api = ApiState::new(store, counted, time, until, target, own);
         let server = Self {
             ready,
             dir,
-            kv,
+            metadata,
             gateway,
             api: Arc::new(api),
             calls,
@@ -190,6 +188,11 @@ impl Server {
         &self.ready
     }
 
+    /// Completes when somebody has asked through the API that the server ends. Safe to drop.
+    pub async fn drain_asked(&self) {
+        self.api.drain_asked().await;
+    }
+
     fn serve(&self, nfs: TcpListener, web: TcpListener) {
         let gateway = Arc::clone(&self.gateway);
         self.tasks.spawn(async move { gateway.serve(nfs).await });
@@ -198,14 +201,20 @@ impl Server {
         self.web.spawn(serving.run(web));
     }
 
-    /// Ends the server: what is in flight is answered, what is buffered is stored.
+    /// Ends the server: it says that it is not ready, serves on for the `drain_delay` of its
+    /// settings, and then answers what is in flight and stores what is buffered.
     ///
     /// # Cancellation
     ///
     /// Not cancel-safe: buffered data that clients have not committed may be lost to them.
     pub async fn stop(self) {
+        let delay = self.api.begin_draining();
+        if !delay.is_zero() {
+            tracing::info!(?delay, "not ready from now on, serving for a while");
+            self.clock.sleep(delay).await;
+        }
         tracing::info!("shutting down");
-        self.api.begin_draining();
+        self.api.begin_stopping();
         // Transfers end, however long they would take; other calls run to their end.
         self.calls.begin_shutdown();
         self.gateway.shutdown().await;
@@ -219,9 +228,9 @@ impl Server {
         self.tasks.join().await;
         self.calls.join().await;
         self.dir.remove_control();
-        let kv = self.kv;
+        let metadata = self.metadata;
         // Blocks until the file is closed.
-        if let Err(error) = tokio::task::spawn_blocking(move || kv.close()).await {
+        if let Err(error) = tokio::task::spawn_blocking(move || metadata.close()).await {
             tracing::error!(%error, "close the metadata store");
         }
         drop(self.dir);
@@ -230,7 +239,7 @@ impl Server {
 }
 
 /// Tells that there is room to serve, and not for data.
-fn warn_if_full(kv: &EmbeddedKv, settings: &Settings) {
+fn warn_if_full(kv: &dyn Kv, settings: &Settings) {
     if kv.available_bytes() == Some(0) {
         tracing::warn!(
             data_dir = %settings.data_dir.display(),
@@ -285,21 +294,26 @@ fn local_address(listener: &TcpListener) -> Result<SocketAddr, Failure> {
 }
 
 async fn open_metadata(
-    dir: &DataDir,
+    dir: DataDir,
     settings: &Settings,
     clock: Arc<dyn Clock>,
-) -> Result<Arc<EmbeddedKv>, Failure> {
-    let path = dir.metadata();
+) -> Result<(DataDir, Metadata), Failure> {
+    dir.check_place(&settings.metadata)?;
+    if let Place::Fdb(cluster_file) = &settings.metadata {
+        let metadata = Metadata::connect(cluster_file.clone(), &settings.fdb, clock).await?;
+        return Ok((dir, metadata));
+    }
     let options = EmbeddedOptions {
         reserve_bytes: settings.disk_reserve.0,
         cache_bytes: bytes(settings.metadata_cache.0),
         ..EmbeddedOptions::default()
     };
-    let opened =
-        tokio::task::spawn_blocking(move || EmbeddedKv::open(&path, &options, clock)).await;
-    match opened {
-        Ok(Ok(kv)) => Ok(Arc::new(kv)),
-        Ok(Err(error)) => Err(of_open(&error)),
+    let open = move || {
+        let metadata = Metadata::open_embedded(&dir, &options, Purpose::Use, clock)?;
+        Ok((dir, metadata))
+    };
+    match tokio::task::spawn_blocking(open).await {
+        Ok(opened) => opened,
         Err(error) => Err(Failure::error(format_args!("open metadata store: {error}"))),
     }
 }
@@ -320,14 +334,14 @@ fn start_removing(
 }
 
 fn start_collector(
-    kv: &Arc<EmbeddedKv>,
+    kv: Arc<dyn Kv>,
     store: &Store,
     chunks: &Arc<LocalStore>,
     clock: &Arc<dyn Clock>,
     tasks: &Tasks,
 ) -> Arc<Collector> {
     let collector = Collector::new(
-        Arc::<EmbeddedKv>::clone(kv),
+        kv,
         store.clone(),
         Arc::clone(chunks),
         Arc::clone(clock),
@@ -373,6 +387,7 @@ fn gateway_options(settings: &Settings) -> GatewayOptions {
             connections_max: usize::try_from(settings.connections_max).unwrap_or(usize::MAX),
             ..ServerLimits::default()
         },
+        proxy_from: settings.proxy_from.iter().map(|it| it.0).collect(),
         ..GatewayOptions::default()
     }
 }

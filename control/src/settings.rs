@@ -12,13 +12,30 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, FailureKind};
 use crate::logging;
-use crate::units::{Period, Size};
+use crate::place::Place;
+use crate::units::{Addresses, Period, Size};
 
 /// Where data is kept unless told otherwise.
 pub const DATA_DIR_DEFAULT: &str = "holdfast-data";
 
 /// Largest configuration file, in bytes: far more than all settings with comments.
 const CONFIG_BYTES_MAX: u64 = 1 << 20;
+
+/// Most entries of `proxy_from`: each new connection is compared with all of them.
+const PROXY_FROM_MAX: usize = 1024;
+
+/// Longest `drain_delay`: no balancer takes so long to notice.
+const DRAIN_DELAY_MAX: Duration = Duration::from_secs(3600);
+/// What keys in FoundationDB begin with, unless told otherwise.
+const PREFIX_DEFAULT: &str = "holdfast/";
+
+/// Longest prefix of keys, in bytes.
+const FDB_PREFIX_BYTES_MAX: usize = 64;
+
+/// Shortest and longest time for a FoundationDB transaction. Its reads end after 5 s in any case;
+/// callers have given up long before a minute.
+const FDB_TIMEOUT_MIN: Duration = Duration::from_secs(1);
+const FDB_TIMEOUT_MAX: Duration = Duration::from_secs(60);
 
 /// Least memory for anything that a size setting limits.
 const MEMORY_BYTES_MIN: u64 = 1 << 20;
@@ -66,6 +83,90 @@ pub struct Given {
     /// Most NFS connections [default: 8192]
     #[arg(long, env = "HOLDFAST_CONNECTIONS_MAX", value_name = "NUMBER")]
     pub connections_max: Option<u32>,
+    /// Addresses of balancers, as in `10.0.0.7,10.1.0.0/24`: NFS connections from there must begin
+    /// with a PROXY header of version 2 [default: none]
+    #[arg(
+        long,
+        env = "HOLDFAST_PROXY_FROM",
+        value_name = "ADDRESSES",
+        value_delimiter = ','
+    )]
+    pub proxy_from: Option<Vec<Addresses>>,
+    /// How long a server that is told to end says that it is not ready, and serves on, before it
+    /// ends: what balancers take to notice [default: 0s]
+    #[arg(long, env = "HOLDFAST_DRAIN_DELAY", value_name = "DURATION")]
+    pub drain_delay: Option<Period>,
+    /// Where metadata is: `embedded`, in the data directory, or `fdb:FILE`, in the FoundationDB
+    /// cluster of a cluster file; `fdb:` means the client's default file [default: embedded]
+    #[arg(long, env = "HOLDFAST_METADATA", value_name = "PLACE")]
+    pub metadata: Option<Place>,
+    /// What all keys in FoundationDB begin with, so that installations share a cluster
+    /// [default: holdfast/]
+    #[arg(long, env = "HOLDFAST_FDB_PREFIX", value_name = "TEXT")]
+    pub fdb_prefix: Option<String>,
+    /// How long one FoundationDB transaction may take [default: 10s]
+    #[arg(long, env = "HOLDFAST_FDB_TIMEOUT", value_name = "DURATION")]
+    pub fdb_timeout: Option<Period>,
+    /// File with the TLS certificate for FoundationDB; the key's password is given as
+    /// FDB_TLS_PASSWORD in the environment only
+    #[arg(long, env = "HOLDFAST_FDB_TLS_CERTIFICATE", value_name = "FILE")]
+    pub fdb_tls_certificate: Option<PathBuf>,
+    /// File with its key
+    #[arg(long, env = "HOLDFAST_FDB_TLS_KEY", value_name = "FILE")]
+    pub fdb_tls_key: Option<PathBuf>,
+    /// File with the certificates that the cluster's must be signed by
+    #[arg(long, env = "HOLDFAST_FDB_TLS_CA", value_name = "FILE")]
+    pub fdb_tls_ca: Option<PathBuf>,
+    /// What the cluster's certificates must say, as in `Check.Valid=1,O=Acme`
+    #[arg(long, env = "HOLDFAST_FDB_TLS_VERIFY_PEERS", value_name = "RULES")]
+    pub fdb_tls_verify_peers: Option<String>,
+    /// Directory for trace files of the FoundationDB client [default: none are written]
+    #[arg(long, env = "HOLDFAST_FDB_TRACE_DIR", value_name = "DIR")]
+    pub fdb_trace_dir: Option<PathBuf>,
+}
+
+/// How FoundationDB is used, complete.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FdbSettings {
+    /// What all keys begin with.
+    pub fdb_prefix: String,
+    /// How long one transaction may take.
+    pub fdb_timeout: Period,
+    /// File with the TLS certificate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fdb_tls_certificate: Option<PathBuf>,
+    /// File with its key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fdb_tls_key: Option<PathBuf>,
+    /// File with the certificates of those who sign the cluster's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fdb_tls_ca: Option<PathBuf>,
+    /// What the cluster's certificates must say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fdb_tls_verify_peers: Option<String>,
+    /// Directory for trace files.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fdb_trace_dir: Option<PathBuf>,
+}
+
+impl FdbSettings {
+    fn check(&self) -> Result<(), Failure> {
+        let wrong = |message: String| Err(Failure::new(FailureKind::Usage, message));
+        if self.fdb_timeout.0 < FDB_TIMEOUT_MIN || self.fdb_timeout.0 > FDB_TIMEOUT_MAX {
+            return wrong(format!(
+                "fdb_timeout is {}: give 1s to 60s",
+                self.fdb_timeout
+            ));
+        }
+        if self.fdb_prefix.len() > FDB_PREFIX_BYTES_MAX {
+            return wrong(format!(
+                "fdb_prefix has {} bytes: give at most {FDB_PREFIX_BYTES_MAX}, as it is a part of \
+                 every key",
+                self.fdb_prefix.len()
+            ));
+        }
+        Ok(())
+    }
 }
 
 /// How log lines look.
@@ -109,6 +210,15 @@ pub struct Settings {
     pub session_idle: Period,
     /// Most NFS connections.
     pub connections_max: u32,
+    /// Where connections come from that balancers make.
+    pub proxy_from: Vec<Addresses>,
+    /// How long a server that is told to end serves on.
+    pub drain_delay: Period,
+    /// Where metadata is.
+    pub metadata: Place,
+    /// How FoundationDB is used.
+    #[serde(flatten)]
+    pub fdb: FdbSettings,
 }
 
 impl Given {
@@ -168,6 +278,16 @@ impl Given {
             disk_reserve: self.disk_reserve.or(other.disk_reserve),
             session_idle: self.session_idle.or(other.session_idle),
             connections_max: self.connections_max.or(other.connections_max),
+            proxy_from: self.proxy_from.or(other.proxy_from),
+            drain_delay: self.drain_delay.or(other.drain_delay),
+            metadata: self.metadata.or(other.metadata),
+            fdb_prefix: self.fdb_prefix.or(other.fdb_prefix),
+            fdb_timeout: self.fdb_timeout.or(other.fdb_timeout),
+            fdb_tls_certificate: self.fdb_tls_certificate.or(other.fdb_tls_certificate),
+            fdb_tls_key: self.fdb_tls_key.or(other.fdb_tls_key),
+            fdb_tls_ca: self.fdb_tls_ca.or(other.fdb_tls_ca),
+            fdb_tls_verify_peers: self.fdb_tls_verify_peers.or(other.fdb_tls_verify_peers),
+            fdb_trace_dir: self.fdb_trace_dir.or(other.fdb_trace_dir),
         }
     }
 
@@ -194,6 +314,18 @@ impl Given {
                 .session_idle
                 .unwrap_or(Period(Duration::from_secs(300))),
             connections_max: self.connections_max.unwrap_or(8192),
+            proxy_from: self.proxy_from.unwrap_or_default(),
+            drain_delay: self.drain_delay.unwrap_or(Period(Duration::ZERO)),
+            metadata: self.metadata.unwrap_or_default(),
+            fdb: FdbSettings {
+                fdb_prefix: self.fdb_prefix.unwrap_or_else(|| PREFIX_DEFAULT.into()),
+                fdb_timeout: self.fdb_timeout.unwrap_or(Period(Duration::from_secs(10))),
+                fdb_tls_certificate: self.fdb_tls_certificate,
+                fdb_tls_key: self.fdb_tls_key,
+                fdb_tls_ca: self.fdb_tls_ca,
+                fdb_tls_verify_peers: self.fdb_tls_verify_peers,
+                fdb_trace_dir: self.fdb_trace_dir,
+            },
         };
         settings.check()?;
         Ok(settings)
@@ -219,9 +351,24 @@ impl Settings {
                 self.session_idle
             ));
         }
+        self.metadata.check()?;
+        self.fdb.check()?;
         logging::parse(&self.log)?;
         if self.connections_max == 0 {
             return wrong("connections_max is 0: nobody could mount".into());
+        }
+        if self.proxy_from.len() > PROXY_FROM_MAX {
+            return wrong(format!(
+                "proxy_from has {} entries: give ranges, at most {PROXY_FROM_MAX}",
+                self.proxy_from.len()
+            ));
+        }
+        if self.drain_delay.0 > DRAIN_DELAY_MAX {
+            return wrong(format!(
+                "drain_delay is {}: give at most {}",
+                self.drain_delay,
+                Period(DRAIN_DELAY_MAX)
+            ));
         }
         if let Some(host) = &self.advertise
             && !is_host(host)
@@ -275,11 +422,21 @@ mod tests {
         let shown = Given::parse(&all).unwrap().complete().unwrap();
         let defaults = system.complete().unwrap();
         let advertise = shown.advertise.clone();
-        assert!(advertise.is_some(), "the file shows every setting");
+        let fdb = shown.fdb.clone();
+        let shows_all = advertise.is_some()
+            && fdb.fdb_tls_certificate.is_some()
+            && fdb.fdb_tls_key.is_some()
+            && fdb.fdb_tls_ca.is_some()
+            && fdb.fdb_tls_verify_peers.is_some()
+            && fdb.fdb_trace_dir.is_some();
+        assert!(shows_all, "the file shows every setting");
+        assert_eq!(fdb.fdb_prefix, defaults.fdb.fdb_prefix);
+        assert_eq!(fdb.fdb_timeout, defaults.fdb.fdb_timeout);
         assert_eq!(
             shown,
             Settings {
                 advertise,
+                fdb,
                 ..defaults
             }
         );
@@ -299,11 +456,27 @@ mod tests {
     }
 
     #[test]
+    fn too_many_balancers_are_refused() {
+        let many = vec!["10.0.0.0/8".parse().unwrap(); PROXY_FROM_MAX + 1];
+        let mut given = Given {
+            proxy_from: Some(many),
+            ..Given::default()
+        };
+        let failure = given.clone().complete().unwrap_err();
+        assert!(failure.message.contains("1025 entries"), "{failure}");
+        given.proxy_from.as_mut().unwrap().pop();
+        assert_eq!(given.complete().unwrap().proxy_from.len(), PROXY_FROM_MAX);
+    }
+
+    #[test]
     fn what_cannot_work_is_refused() {
         for (text, part) in [
             ("lisen = '127.0.0.1:1'", "unknown field `lisen`"),
             ("listen = 'here'", "invalid socket address"),
             ("dirty_memory = '1 gig'", "is not a size"),
+            ("proxy_from = ['10.0.0.1/8']", "write 10.0.0.0/8"),
+            ("proxy_from = ['balancer']", "is no address"),
+            ("metadata = 'etcd:'", "is no place for metadata"),
         ] {
             let error = Given::parse(text).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");
@@ -312,8 +485,12 @@ mod tests {
             "dirty_memory = '1KiB'",
             "session_idle = '1ms'",
             "connections_max = 0",
+            "drain_delay = '2h'",
             "advertise = 'a b'",
             "advertise = '-o'",
+            "fdb_timeout = '0s'",
+            "fdb_timeout = '2m'",
+            "fdb_prefix = 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx'",
         ] {
             let failure = Given::parse(text).unwrap().complete().unwrap_err();
             assert_eq!(failure.kind, FailureKind::Usage, "{text}");

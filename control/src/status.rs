@@ -113,9 +113,23 @@ impl ApiError {
     }
 }
 
+/// An error with what it comes from, as far as that is not said already.
+fn told(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.ends_with(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
 impl From<FreezeError> for ApiError {
     fn from(error: FreezeError) -> Self {
-        let detail = error.to_string();
+        let detail = told(&error);
         let (status, kind) = match error {
             FreezeError::Own(OwnError::NotFound) => (StatusCode::NOT_FOUND, "not-found"),
             FreezeError::Own(OwnError::Kv(error)) => of_store(&error),
@@ -140,7 +154,7 @@ impl From<ForkError> for ApiError {
 
 impl From<HistoryError> for ApiError {
     fn from(error: HistoryError) -> Self {
-        let detail = error.to_string();
+        let detail = told(&error);
         match error {
             HistoryError::Freeze(error) => error.into(),
             HistoryError::Store(error) => error.into(),
@@ -176,7 +190,7 @@ impl From<HistoryError> for ApiError {
 
 impl From<TransferError> for ApiError {
     fn from(error: TransferError) -> Self {
-        let detail = error.to_string();
+        let detail = told(&error);
         match error {
             TransferError::Import(error) => of_import(error, detail),
             TransferError::Chunk(error) => of_chunk(&error, detail),
@@ -210,7 +224,7 @@ fn listing<'a>(
 
 impl From<ResolveError> for ApiError {
     fn from(error: ResolveError) -> Self {
-        let detail = error.to_string();
+        let detail = told(&error);
         match error {
             ResolveError::Own(error) => FreezeError::Own(error).into(),
             ResolveError::Store(error) => error.into(),
@@ -289,7 +303,7 @@ fn of_filesystem(error: FsError, detail: String) -> ApiError {
 
 impl From<SnapshotError> for ApiError {
     fn from(error: SnapshotError) -> Self {
-        let detail = error.to_string();
+        let detail = told(&error);
         match error {
             SnapshotError::Tree(error) => of_tree(&error, detail),
             SnapshotError::PathTooLong(_) => Self::new(StatusCode::CONFLICT, "refused", detail),
@@ -333,13 +347,13 @@ impl From<&ReadError> for ApiError {
                 ChunkError::NotFound(_) | ChunkError::Corrupt(_) | ChunkError::TooLarge(_),
             ) => (StatusCode::INTERNAL_SERVER_ERROR, "corrupt"),
         };
-        Self::new(status, kind, error.to_string())
+        Self::new(status, kind, told(&error))
     }
 }
 
 impl From<LineageError> for ApiError {
     fn from(error: LineageError) -> Self {
-        let detail = error.to_string();
+        let detail = told(&error);
         match error {
             LineageError::Store(error) => error.into(),
             LineageError::Snapshot(error) => error.into(),
@@ -394,7 +408,7 @@ fn of_image(error: &ImageError, detail: String) -> ApiError {
 
 impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
-        let detail = error.to_string();
+        let detail = told(&error);
         let (status, kind) = match error {
             StoreError::NotFound { .. } => (StatusCode::NOT_FOUND, "not-found"),
             StoreError::Exists { .. } => (StatusCode::CONFLICT, "exists"),
@@ -457,6 +471,18 @@ impl IntoResponse for ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_tells_what_it_comes_from_once() {
+        let full = FreezeError::Own(OwnError::Kv(KvError::NoSpace));
+        let told = told(&full);
+        assert_eq!(
+            told,
+            "take the session over: no space is left for the metadata store"
+        );
+        let plain = HistoryError::Freeze(FreezeError::NoSpace);
+        assert_eq!(super::told(&plain), plain.to_string());
+    }
 
     #[test]
     fn errors_have_their_status() {

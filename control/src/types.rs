@@ -175,6 +175,31 @@ pub struct CreateTicket {
     pub ttl_seconds: Option<u64>,
 }
 
+/// Whether a server ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum DrainState {
+    /// It does not.
+    Serving,
+    /// It says that it is not ready, and serves on.
+    Draining,
+    /// It answers what is in flight, stores what is buffered, and ends.
+    Stopping,
+}
+
+/// How far a server is with ending.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Drain {
+    /// Whether it ends.
+    pub state: DrainState,
+    /// How long it serves on once it has been told to end, in milliseconds.
+    pub delay_ms: u64,
+    /// Its NFS connections.
+    pub connections: u64,
+    /// Bytes of file data in memory that are in no store yet.
+    pub dirty_bytes: u64,
+}
+
 /// A collection to be run.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -1,9 +1,10 @@
-//! Sizes and durations as people write them: `256MiB`, `5m`.
+//! Sizes, durations and addresses as people write them: `256MiB`, `5m`, `10.0.0.0/24`.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use nfs_gateway::{Network, NetworkError};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A number of bytes.
@@ -13,6 +14,10 @@ pub struct Size(pub u64);
 /// A length of time, in whole seconds or milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Period(pub Duration);
+
+/// An IP address, or a range of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Addresses(pub Network);
 
 /// Text that is no size or no duration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -102,6 +107,20 @@ impl fmt::Display for Period {
     }
 }
 
+impl FromStr for Addresses {
+    type Err = NetworkError;
+
+    fn from_str(text: &str) -> Result<Self, NetworkError> {
+        text.parse().map(Self)
+    }
+}
+
+impl fmt::Display for Addresses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 macro_rules! as_text {
     ($type:ty) => {
         impl Serialize for $type {
@@ -122,6 +141,7 @@ macro_rules! as_text {
 
 as_text!(Size);
 as_text!(Period);
+as_text!(Addresses);
 
 #[cfg(test)]
 mod tests {

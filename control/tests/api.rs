@@ -255,3 +255,25 @@ fn collections_are_asked_for_and_told_of() {
     let (_, list) = server.call("GET", "/v1/gc", token, b"");
     assert_eq!(list["items"][0], done);
 }
+
+#[test]
+fn a_server_that_is_told_to_end_says_so_and_ends() {
+    let root = tempfile::tempdir().unwrap();
+    let mut server = Server::start("up", root.path());
+    let token = server.text("api_token");
+    let token = Some(token.as_str());
+    let (status, told) = server.call("GET", "/v1/drain", token, b"");
+    assert_eq!((status, &told["state"]), (200, &"serving".into()), "{told}");
+    assert_eq!(server.call("POST", "/v1/drain", None, b"").0, 401);
+    assert_eq!(server.call("DELETE", "/v1/drain", token, b"").0, 405);
+    let (_, told) = server.call("GET", "/v1/drain", token, b"");
+    assert_eq!(told["state"], "serving");
+    let (status, told) = server.call("POST", "/v1/drain", token, b"");
+    assert_eq!(
+        (status, &told["state"]),
+        (202, &"draining".into()),
+        "{told}"
+    );
+    let ended = server.child.wait().unwrap();
+    assert_eq!(ended.code(), Some(0));
+}

@@ -382,6 +382,9 @@ mod tests {
         let dir = &place.path().join("data");
         let server = Server::start("up", dir);
         let (early, mut early_files) = mounted(&server, dir, &[]).await;
+        let (first, mut first_files) = mounted(&server, dir, &[]).await;
+        first_files.write("first", b"first").await;
+        publish(dir, &first, &["--branch", "made"]);
         for (branch, name) in [("main", "ours"), ("vendor", "theirs")] {
             let from = place.path().join(branch);
             std::fs::create_dir(&from).unwrap();
@@ -405,6 +408,11 @@ mod tests {
             let line = [&["conflicts", "between"][..], &pair].concat();
             fails(&line, dir, CONFLICT, &["no common history"]);
         }
+        // Nor does what another session made go to what was imported.
+        let (earlier, mut earlier_files) = mounted(&server, dir, &["--version", "made"]).await;
+        earlier_files.write("later", b"later").await;
+        let line = ["session", "publish", id(&earlier), "--branch", "main"];
+        fails(&line, dir, CONFLICT, &["no common history"]);
         assert_eq!(json(&["show", "main"], dir)["id"], before);
         let other = publish(dir, &vendor, &["--branch", "new"]);
         assert_eq!(other["outcome"], "created");
@@ -415,6 +423,10 @@ mod tests {
         let (_, mut found) = mounted(&server, dir, &[]).await;
         assert_eq!(found.read("early").await.unwrap(), b"early");
         assert_eq!(found.read("ours").await.unwrap(), b"main");
+        // Two that began so are merged, too.
+        publish(dir, &early, &["--branch", "alone"]);
+        let merged = publish(dir, &earlier, &["--branch", "alone"]);
+        assert_eq!(merged["outcome"], "merged");
         drop(server);
     }
 }

@@ -5,13 +5,17 @@
 //! transactions at a read version, conflict ranges, read-your-writes, atomic operations,
 //! versionstamps, and an outcome that may be unknown.
 
+pub mod calls;
 #[cfg(any(test, feature = "testing"))]
 pub mod conformance;
 mod core;
 pub mod embedded;
 #[cfg(any(test, feature = "testing"))]
 pub mod faulty;
+#[cfg(feature = "fdb")]
+pub mod fdb;
 pub mod memory;
+pub mod still;
 
 use std::fmt::Debug;
 use std::pin::Pin;

@@ -188,6 +188,26 @@ impl Store {
         clock: Arc<dyn Clock>,
         rng: Arc<Rng>,
     ) -> Result<Self, StoreError> {
+        let installation = rng.bytes();
+        Self::open_as(kv, clock, rng, installation).await
+    }
+
+    /// As [`Store::open`]; an empty store gets this name of the installation. One that is not empty
+    /// keeps its own, which [`Store::format`] tells.
+    ///
+    /// # Errors
+    ///
+    /// As [`Store::open`].
+    ///
+    /// # Cancellation
+    ///
+    /// As [`Store::open`].
+    pub async fn open_as(
+        kv: Arc<dyn Kv>,
+        clock: Arc<dyn Clock>,
+        rng: Arc<Rng>,
+        installation: [u8; 16],
+    ) -> Result<Self, StoreError> {
         let transactor = Transactor::new(kv, Arc::clone(&clock), Arc::clone(&rng));
         let store = Self {
             transactor,
@@ -197,15 +217,15 @@ impl Store {
             call: None,
             watchers: Arc::default(),
         };
-        store.initialise().await?;
+        store.initialise(installation).await?;
         Ok(store)
     }
 
-    async fn initialise(&self) -> Result<(), StoreError> {
+    async fn initialise(&self, installation: [u8; 16]) -> Result<(), StoreError> {
         let now = self.clock.wall();
         let format = FormatRecord {
             data_version: DATA_VERSION,
-            installation: self.rng.bytes(),
+            installation,
             created: now,
         };
         let keys = HandleKeysRecord {
@@ -234,7 +254,7 @@ impl Store {
                         .get(&keyspace::format(), Isolation::Serializable)
                         .await?
                     {
-                        Some(record) => check_format(&record),
+                        Some(record) => read_format(&record).map(drop),
                         None => {
                             body(txn);
                             Ok(())
@@ -332,7 +352,16 @@ impl Store {
     }
 }
 
-fn check_format(record: &[u8]) -> Result<(), StoreError> {
+/// The name of the installation that a format record gives.
+///
+/// # Errors
+///
+/// The record is damaged, or another release wrote the data.
+pub fn installation(record: &[u8]) -> Result<[u8; 16], StoreError> {
+    Ok(read_format(record)?.installation)
+}
+
+fn read_format(record: &[u8]) -> Result<FormatRecord, StoreError> {
     let version = |found| StoreError::Version {
         found,
         supported: DATA_VERSION,
@@ -342,7 +371,7 @@ fn check_format(record: &[u8]) -> Result<(), StoreError> {
         error => damaged("format record")(error),
     })?;
     if format.data_version == DATA_VERSION {
-        Ok(())
+        Ok(format)
     } else {
         Err(version(format.data_version))
     }

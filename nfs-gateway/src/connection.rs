@@ -14,8 +14,8 @@
 
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use base::{Clock, Tasks};
@@ -25,8 +25,10 @@ use tokio::net::tcp::OwnedReadHalf;
 use tokio::sync::Notify;
 
 use crate::outbound::{Outbound, Written};
+use crate::proxied::{Arrival, Heard, Unheard, hear};
 use crate::receiving::{Loan, Stuck};
 use crate::server::{Service, Shared};
+use crate::wire::proxy;
 use crate::wire::record::{RECEIVE_BYTES_FREE, RecordReader};
 use crate::wire::reply::Reply;
 
@@ -49,6 +51,8 @@ const DISCARD_BYTES: usize = 4096;
 pub struct Connection {
     id: u64,
     peer: SocketAddr,
+    /// Whom the peer speaks for, if it is a balancer.
+    client: OnceLock<SocketAddr>,
     outbound: Outbound,
     calls: AtomicUsize,
     held_bytes: AtomicUsize,
@@ -63,6 +67,7 @@ impl Connection {
         Self {
             id,
             peer,
+            client: OnceLock::new(),
             outbound,
             calls: AtomicUsize::new(0),
             held_bytes: AtomicUsize::new(0),
@@ -79,10 +84,17 @@ impl Connection {
         self.id
     }
 
-    /// The other end. Says nothing about who is asking: think of address translation.
+    /// The client: the other end, or whom the balancer at the other end speaks for. Says nothing
+    /// about who is asking: think of address translation.
     #[must_use]
-    pub const fn peer(&self) -> SocketAddr {
-        self.peer
+    pub fn peer(&self) -> SocketAddr {
+        *self.client.get().unwrap_or(&self.peer)
+    }
+
+    /// The balancer that speaks for the client, if there is one.
+    #[must_use]
+    pub fn balancer(&self) -> Option<SocketAddr> {
+        self.client.get().map(|_| self.peer)
     }
 
     /// Whether a reply sent now can still arrive.
@@ -292,6 +304,8 @@ enum End {
     SlowReplies,
     /// Nothing was asked for a long time.
     Idle,
+    /// Who speaks for whom was not said as it should be.
+    Proxy(Unheard),
 }
 
 /// What a connection has done so far.
@@ -325,6 +339,7 @@ pub(crate) struct ConnectionTask<S> {
     read: OwnedReadHalf,
     records: RecordReader,
     loan: Loan,
+    arrival: Arrival,
     /// A big call that waits for room in the process's budget.
     pending: Option<Bytes>,
     replies: Vec<Reply>,
@@ -350,6 +365,7 @@ impl<S: Service> ConnectionTask<S> {
         connection: Arc<Connection>,
         read: OwnedReadHalf,
         clock: Arc<dyn Clock>,
+        arrival: Arrival,
     ) -> Self {
         let now = clock.monotonic();
         let progress = Progress {
@@ -367,6 +383,7 @@ impl<S: Service> ConnectionTask<S> {
             read,
             records: RecordReader::new(),
             loan: Loan::new(Arc::clone(&connection_shared.receiving)),
+            arrival,
             pending: None,
             replies: Vec::new(),
             reply_bytes: 0,
@@ -380,9 +397,13 @@ impl<S: Service> ConnectionTask<S> {
     ///
     /// Not safe: the peer would not get what is in flight.
     pub(crate) async fn run(mut self, tasks: Tasks) {
-        let end = self.serve(&tasks).await;
+        let end = match self.hear(&tasks).await {
+            Some(end) => end,
+            None => self.serve(&tasks).await,
+        };
         self.count_end(end);
-        tracing::debug!(connection = self.connection.id, ?end, "connection ends");
+        let peer = self.connection.peer();
+        tracing::debug!(connection = self.connection.id, %peer, ?end, "connection ends");
         self.records = RecordReader::new();
         self.loan = Loan::new(Arc::clone(&self.shared.receiving));
         self.pending = None;
@@ -392,11 +413,40 @@ impl<S: Service> ConnectionTask<S> {
         self.connection.is_closing.store(true, Ordering::SeqCst);
         self.connection.outbound.close();
         self.connection.release(self.connection.outbound.discard());
-        if matches!(end, End::Shutdown | End::Service | End::Panic) {
+        if matches!(
+            end,
+            End::Shutdown | End::Service | End::Panic | End::Proxy(_)
+        ) {
             self.await_fin().await;
         }
         self.publish_counts();
         self.shared.counters.ended.count();
+    }
+
+    /// Finds out whom a balancer speaks for. Says how the connection ends if it cannot be served.
+    async fn hear(&mut self, tasks: &Tasks) -> Option<End> {
+        if self.arrival != Arrival::Balancer {
+            return None;
+        }
+        let deadline = self.clock.sleep(self.shared.limits.proxy_deadline);
+        let heard = tokio::select! {
+            biased;
+            () = tasks.shutdown_begun() => return Some(End::Shutdown),
+            heard = hear(&mut self.read) => heard,
+            () = deadline => Heard::Wrong(Unheard::Late),
+        };
+        match heard {
+            Heard::Client(client) => {
+                self.shared.counters.proxied.count();
+                // Nobody else has the connection yet.
+                self.connection.client.get_or_init(|| client);
+            }
+            Heard::Check => self.arrival = Arrival::Check,
+            Heard::Nothing => return Some(End::PeerClosed),
+            Heard::Broken => return Some(End::Broken),
+            Heard::Wrong(why) => return Some(End::Proxy(why)),
+        }
+        None
     }
 
     async fn serve(&mut self, tasks: &Tasks) -> End {
@@ -471,16 +521,33 @@ impl<S: Service> ConnectionTask<S> {
                     self.pending = Some(record);
                     break Next::Wait(Pause::Budget);
                 }
+                Ok(Some(record)) if !self.may_ask(&record) => {
+                    break Next::End(End::Proxy(Unheard::NoCheck));
+                }
                 Ok(Some(record)) => {
                     if !self.take_call(record) {
                         break Next::End(End::Panic);
                     }
                 }
-                Err(_) => break Next::End(End::Garbage),
+                Err(_) => break Next::End(self.end_of_garbage()),
             }
         };
         self.send_replies();
         next
+    }
+
+    /// Whether the call may be made in this connection: a balancer's own are for health checks.
+    fn may_ask(&self, record: &Bytes) -> bool {
+        self.arrival != Arrival::Check || self.service.is_ping(record)
+    }
+
+    /// What came instead of a record.
+    fn end_of_garbage(&self) -> End {
+        let is_first = self.progress.now.records == 0 && self.arrival == Arrival::Direct;
+        if is_first && proxy::is_header(self.records.unread()) {
+            return End::Proxy(Unheard::Stranger);
+        }
+        End::Garbage
     }
 
     /// Reads on, if there is room for it.
@@ -688,6 +755,13 @@ impl<S: Service> ConnectionTask<S> {
             End::SlowRecord => counters.ended_slow_record.count(),
             End::SlowReplies => counters.ended_slow_replies.count(),
             End::Idle => counters.ended_idle.count(),
+            End::Proxy(why) => {
+                counters.ended_proxy.count();
+                let now = self.clock.monotonic();
+                self.shared
+                    .complaints
+                    .tell(self.connection.peer(), why, now);
+            }
         }
     }
 }

@@ -77,6 +77,11 @@ pub struct TransportCounters {
     pub ended_slow_replies: Counter,
     /// Connections closed because nothing was asked for a long time.
     pub ended_idle: Counter,
+    /// Connections that a balancer made for clients.
+    pub proxied: Counter,
+    /// Connections closed because their PROXY header was missing, malformed or not expected, or
+    /// because a balancer's own connection asked for more than whether somebody answers.
+    pub ended_proxy: Counter,
     /// Connections closed by the service.
     pub ended_by_service: Counter,
     /// Bytes of calls and replies held now, but for a little that each connection may always hold.

@@ -25,13 +25,14 @@ use crate::counters::TransportCounters;
 use crate::gate::Gate;
 use crate::handle::{FileHandle, HandleKey, HandleKeys, Selector};
 use crate::metrics::GatewayCounters;
+use crate::network::Network;
 use crate::nodes::ChunkTrees;
 use crate::procedures::{self, Objects, Space};
 use crate::server::{Server, ServerLimits, Service};
 use crate::session::inside::{BegunMessages, OpenCommits};
 use crate::session::{Request, Session};
 use crate::wire::args::NfsCall;
-use crate::wire::procedure::{Procedure, Target};
+use crate::wire::procedure::{MountProcedure, Procedure, Target};
 use crate::wire::reply::Reply;
 use crate::wire::results;
 use crate::wire::rpc::{self, Call, CallError, Refusal};
@@ -66,6 +67,8 @@ pub struct GatewayOptions {
     pub delta_bytes: usize,
     /// The transport's limits.
     pub limits: ServerLimits,
+    /// Where balancers are: connections from there must say whose they are.
+    pub proxy_from: Vec<Network>,
 }
 
 impl Default for GatewayOptions {
@@ -76,6 +79,7 @@ impl Default for GatewayOptions {
             session_idle: Duration::from_secs(300),
             delta_bytes: 32 << 20,
             limits: ServerLimits::default(),
+            proxy_from: Vec::new(),
         }
     }
 }
@@ -247,6 +251,7 @@ impl Gateway {
             Arc::clone(&self.clock),
             self.connections.clone(),
         );
+        let server = server.behind(self.options.proxy_from.clone());
         server.run(listener).await;
     }
 
@@ -603,6 +608,16 @@ impl Service for Gateway {
             return 0;
         };
         NfsCall::decode(procedure, call.args.clone()).map_or(0, |nfs| procedures::reply_bytes(&nfs))
+    }
+
+    fn is_ping(&self, record: &Bytes) -> bool {
+        let Ok(call) = rpc::decode_call(record) else {
+            return false;
+        };
+        matches!(
+            Target::of(&call),
+            Ok(Target::Nfs(Procedure::Null) | Target::Mount(MountProcedure::Null))
+        )
     }
 
     fn gate(&self) -> &Gate {

@@ -1,6 +1,7 @@
 //! The NFSv3 gateway.
 //!
-//! The path of a request: [`Server`] accepts, the connection's task reads, [`wire::record`] joins
+//! The path of a request: [`Server`] accepts, the connection's task reads (behind a balancer first
+//! whose connection it is, [`wire::proxy`]), [`wire::record`] joins
 //! fragments into a record, the [`Service`] takes it: [`wire::rpc`] parses the call,
 //! [`wire::args`] decodes the arguments, [`wire::results`] encodes the result, and the
 //! [`Connection`] sends it.
@@ -14,9 +15,11 @@ mod handle;
 mod history;
 mod metrics;
 mod mount;
+mod network;
 mod nodes;
 mod outbound;
 mod procedures;
+mod proxied;
 mod receiving;
 mod server;
 mod session;
@@ -35,6 +38,7 @@ pub use history::{
 };
 pub use history::{FileReader, Look, ReadError, Versions};
 pub use metrics::GatewayCounters;
+pub use network::{Network, NetworkError};
 pub use nodes::{ChunkNodes, ChunkTrees};
 pub use server::{Server, ServerLimits, Service};
 pub use session::{ForkError, FreezeError};

@@ -5,15 +5,16 @@
 
 use std::sync::Arc;
 
-use base::{Caller, InodeId};
+use base::{Caller, InodeId, SessionId};
 use bytes::Bytes;
 use metadata::ops::{self, Context};
 use metadata::session::OwnError;
 use metadata::store::StoreError;
 use metadata::{FsError, OpError};
 
-use crate::connection::CallGuard;
+use crate::connection::{CallGuard, Connection};
 use crate::gateway::Gateway;
+use crate::handle::SignedHandle;
 use crate::procedures::FLAG_READ_ONLY;
 use crate::session::Session;
 use crate::wire::mount::{self, MountCall, MountError};
@@ -23,6 +24,9 @@ use crate::wire::rpc::{self, Call, Refusal};
 
 /// Most path components below a ticket.
 const COMPONENTS_MAX: usize = 64;
+
+/// What the client is told, and what the log says besides.
+type Refused = (MountError, Option<String>);
 
 impl Gateway {
     /// Answers a call of the MOUNT protocol.
@@ -44,7 +48,7 @@ impl Gateway {
                 let gateway = Arc::clone(self);
                 let path = path.to_vec();
                 self.tasks.spawn(async move {
-                    let reply = gateway.mount(xid, &path).await;
+                    let reply = gateway.mount(xid, &path, guard.connection()).await;
                     guard.send(reply);
                 });
                 None
@@ -52,14 +56,18 @@ impl Gateway {
         }
     }
 
-    async fn mount(self: &Arc<Self>, xid: u32, path: &[u8]) -> Reply {
+    async fn mount(self: &Arc<Self>, xid: u32, path: &[u8], connection: &Connection) -> Reply {
+        let peer = connection.peer();
+        let balancer = connection.balancer().map(tracing::field::display);
         match self.root_handle(xid, path).await {
-            Ok(handle) => {
+            Ok((session, handle)) => {
                 self.counters.mounts.count();
+                tracing::info!(%peer, balancer, %session, "mounted");
                 mount::granted(xid, handle.wire())
             }
-            Err(error) => {
+            Err((error, why)) => {
                 self.counters.mounts_refused.count();
+                tracing::info!(%peer, balancer, ?error, why, "mount refused");
                 mount::denied(xid, error)
             }
         }
@@ -69,30 +77,30 @@ impl Gateway {
         self: &Arc<Self>,
         xid: u32,
         path: &[u8],
-    ) -> Result<crate::handle::SignedHandle, MountError> {
+    ) -> Result<(SessionId, SignedHandle), Refused> {
         let mut components = path
             .split(|byte| *byte == b'/')
             .filter(|part| !part.is_empty());
-        let ticket = components.next().ok_or(MountError::NotFound)?;
-        let ticket = std::str::from_utf8(ticket).map_err(|_| MountError::NotFound)?;
+        let ticket = components.next().ok_or((MountError::NotFound, None))?;
+        let ticket = std::str::from_utf8(ticket).map_err(|_| (MountError::NotFound, None))?;
         let ticket = self.store.resolve_ticket(ticket, xid).await;
         let ticket = ticket.map_err(|error| {
-            tracing::info!(%error, "mount refused");
-            match error {
+            let status = match error {
                 StoreError::NotFound { .. } => MountError::NotFound,
                 StoreError::Unavailable(_) => MountError::ServerFault,
                 StoreError::Corrupt { .. } => MountError::Io,
                 _ => MountError::AccessDenied,
-            }
+            };
+            (status, Some(error.to_string()))
         })?;
-        let session = self
-            .session(ticket.session)
-            .await
-            .map_err(|error| match error {
+        let session = self.session(ticket.session).await.map_err(|error| {
+            let status = match error {
                 OwnError::NotFound => MountError::NotFound,
                 OwnError::Kv(_) => MountError::ServerFault,
                 OwnError::Record(_) => MountError::Io,
-            })?;
+            };
+            (status, Some(error.to_string()))
+        })?;
         let mut directory = InodeId::ROOT;
         let inside = ticket
             .directory
@@ -100,12 +108,13 @@ impl Gateway {
             .filter(|part| !part.is_empty());
         for (depth, name) in inside.chain(components).enumerate() {
             if depth >= COMPONENTS_MAX || name == b".." {
-                return Err(MountError::Invalid);
+                return Err((MountError::Invalid, None));
             }
-            directory = session.find_directory(directory, name).await?;
+            let found = session.find_directory(directory, name).await;
+            directory = found.map_err(|error| (error, None))?;
         }
         let flags = if ticket.read_only { FLAG_READ_ONLY } else { 0 };
-        Ok(session.view(flags).handle(directory))
+        Ok((ticket.session, session.view(flags).handle(directory)))
     }
 }
 

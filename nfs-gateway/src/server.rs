@@ -15,7 +15,9 @@ use tokio::sync::Semaphore;
 use crate::connection::{CallGuard, Connection, ConnectionTask};
 use crate::counters::TransportCounters;
 use crate::gate::{Budget, Gate};
+use crate::network::Network;
 use crate::outbound::Outbound;
+use crate::proxied::{Arrival, Complaints};
 use crate::receiving::{Pressure, Receiving};
 use crate::wire::reply::Reply;
 
@@ -43,6 +45,10 @@ const RECORD_DEADLINE: Duration = Duration::from_secs(60);
 /// this time: 200 kB/s for the largest. While all places for connections are taken, a new one must ask
 /// something within this time.
 const PRESSED_DEADLINE: Duration = Duration::from_secs(5);
+
+/// A balancer must say within this time for whom it speaks. It sends that in one piece with its
+/// connection, before the client's first byte.
+const PROXY_DEADLINE: Duration = Duration::from_secs(5);
 
 /// A reply must be taken within this time.
 const REPLY_DEADLINE: Duration = Duration::from_secs(60);
@@ -82,6 +88,10 @@ pub trait Service: Send + Sync + 'static {
     /// is short, to let small calls through and have big ones wait.
     fn reply_bytes(&self, record: &Bytes) -> usize;
 
+    /// Whether `record` is a call that only asks whether somebody answers. A balancer's own
+    /// connections may ask nothing else.
+    fn is_ping(&self, record: &Bytes) -> bool;
+
     /// Closed while no further calls should be taken from any connection, because a budget of the
     /// service is exhausted.
     fn gate(&self) -> &Gate;
@@ -107,6 +117,8 @@ pub struct ServerLimits {
     /// How long a big record may take to arrive, and the next reply to be sent, while others wait
     /// for memory; and a new connection until its first record, while all places are taken.
     pub pressed_deadline: Duration,
+    /// How long a balancer's PROXY header may take to arrive.
+    pub proxy_deadline: Duration,
     /// How long a reply may take to be sent.
     pub reply_deadline: Duration,
     /// How long a connection may be without calls.
@@ -127,6 +139,7 @@ impl Default for ServerLimits {
             receiving_bytes_max: RECEIVING_BYTES_MAX,
             record_deadline: RECORD_DEADLINE,
             pressed_deadline: PRESSED_DEADLINE,
+            proxy_deadline: PROXY_DEADLINE,
             reply_deadline: REPLY_DEADLINE,
             idle_deadline: IDLE_DEADLINE,
             drain_deadline: DRAIN_DEADLINE,
@@ -157,6 +170,7 @@ pub(crate) struct Shared {
     pub(crate) pressure: Pressure,
     /// Told while all places for connections are taken.
     pub(crate) crowd: Pressure,
+    pub(crate) complaints: Complaints,
     pub(crate) counters: Arc<TransportCounters>,
 }
 
@@ -165,6 +179,7 @@ pub(crate) struct Shared {
 pub struct Server<S> {
     service: Arc<S>,
     shared: Arc<Shared>,
+    balancers: Vec<Network>,
     slots: Arc<Semaphore>,
     next_id: AtomicU64,
     clock: Arc<dyn Clock>,
@@ -190,16 +205,26 @@ impl<S: Service> Server<S> {
             )),
             pressure: Pressure::new(limits.pressure_every()),
             crowd: Pressure::new(limits.pressure_every()),
+            complaints: Complaints::new(),
             counters,
         };
         Self {
             service,
             shared: Arc::new(shared),
+            balancers: Vec::new(),
             slots: Arc::new(Semaphore::new(limits.connections_max)),
             next_id: AtomicU64::new(1),
             clock,
             tasks,
         }
+    }
+
+    /// Takes peers in `networks` for balancers: each of their connections must begin with a PROXY
+    /// header of version 2, which says whose it is. From others such a header is refused.
+    #[must_use]
+    pub fn behind(mut self, networks: Vec<Network>) -> Self {
+        self.balancers = networks;
+        self
     }
 
     /// Accepts connections until shutdown begins. The connections end on their own; wait for them
@@ -245,7 +270,12 @@ impl<S: Service> Server<S> {
         let connection = Connection::new(id, peer, Outbound::new(write), Arc::clone(&self.shared));
         let connection = Arc::new(connection);
         let service = Arc::clone(&self.service);
-        let task = ConnectionTask::new(service, connection, read, Arc::clone(&self.clock));
+        let arrival = match self.balancers.iter().any(|it| it.contains(peer.ip())) {
+            true => Arrival::Balancer,
+            false => Arrival::Direct,
+        };
+        let clock = Arc::clone(&self.clock);
+        let task = ConnectionTask::new(service, connection, read, clock, arrival);
         let tasks = self.tasks.clone();
         self.tasks.spawn(async move {
             task.run(tasks).await;

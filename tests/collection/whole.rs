@@ -178,7 +178,7 @@ impl<'a> World<'a> {
             let node = Node {
                 parents: record.parents,
                 time: record.time,
-                is_of_session: record.provenance.session.is_some(),
+                by: record.provenance.session,
             };
             needed.insert(id, node);
         }

@@ -14,7 +14,7 @@ use nfs3_types::nfs3::{
 use nfs3_types::xdr_codec::Opaque;
 use serde_json::Value;
 
-use socket::{Socket, Sockets};
+use socket::{Socket, SocketsFrom};
 
 #[path = "socket.rs"]
 mod socket;
@@ -93,19 +93,27 @@ impl Drop for Server {
 impl Server {
     /// Starts it; `nfs` is the NFS address, port 0 for any.
     pub fn start(dir: &Path, nfs: &str) -> Self {
+        Self::start_with(dir, nfs, "127.0.0.1:0", |command| {
+            command.args(["--log", "warn"]);
+        })
+    }
+
+    /// The same, with the API at `api` and what `more` adds.
+    pub fn start_with(dir: &Path, nfs: &str, api: &str, more: impl FnOnce(&mut Command)) -> Self {
         let mut command = Command::new(binary());
         for (name, _) in std::env::vars() {
             if name.starts_with("HOLDFAST_") {
                 command.env_remove(name);
             }
         }
-        let mut child = command
-            .args(["up", "--json", "--log", "warn", "--data-dir"])
-            .arg(dir)
-            .args(["--listen", nfs, "--api-listen", "127.0.0.1:0"])
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        command.args(["up", "--json", "--data-dir"]).arg(dir).args([
+            "--listen",
+            nfs,
+            "--api-listen",
+            api,
+        ]);
+        more(&mut command);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap())
             .read_line(&mut line)
@@ -159,9 +167,15 @@ impl Server {
 
 /// Mounts `path` of the server at `address`.
 pub async fn mount(address: &str, path: &str) -> Result<Mount, ConnectError> {
+    mount_from("0.0.0.0", address, path).await
+}
+
+/// The same, from an address of this machine.
+pub async fn mount_from(from: &str, address: &str, path: &str) -> Result<Mount, ConnectError> {
     let (host, port) = address.split_once(':').unwrap();
     let port = port.parse().unwrap();
-    Nfs3ConnectionBuilder::new(Sockets, host, path)
+    let sockets = SocketsFrom(from.parse().unwrap());
+    Nfs3ConnectionBuilder::new(sockets, host, path)
         .connect_from_privileged_port(false)
         .mount_port(port)
         .nfs3_port(port)

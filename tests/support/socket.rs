@@ -2,12 +2,12 @@
 #![allow(dead_code, missing_docs, unreachable_pub)] // Shared by several test binaries.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use nfs3_client::io::{AsyncRead, AsyncWrite};
 use nfs3_client::net::Connector;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 
 /// A socket whose end is an error. The client's own waits for more of a server that is gone, and
 /// keeps the processor busy with that.
@@ -38,6 +38,24 @@ impl Connector for Sockets {
 
     async fn connect(&self, address: SocketAddr) -> io::Result<Socket> {
         TcpStream::connect(address).await.map(Socket)
+    }
+
+    async fn connect_with_port(&self, address: SocketAddr, _port: u16) -> io::Result<Socket> {
+        self.connect(address).await
+    }
+}
+
+/// Makes them from an address of this machine.
+#[derive(Debug)]
+pub struct SocketsFrom(pub Ipv4Addr);
+
+impl Connector for SocketsFrom {
+    type Connection = Socket;
+
+    async fn connect(&self, address: SocketAddr) -> io::Result<Socket> {
+        let socket = TcpSocket::new_v4()?;
+        socket.bind((self.0, 0).into())?;
+        socket.connect(address).await.map(Socket)
     }
 
     async fn connect_with_port(&self, address: SocketAddr, _port: u16) -> io::Result<Socket> {

@@ -49,6 +49,10 @@ impl Service for Hollow {
         0 // It has no big replies.
     }
 
+    fn is_ping(&self, _record: &Bytes) -> bool {
+        true
+    }
+
     fn gate(&self) -> &Gate {
         &self.gate
     }

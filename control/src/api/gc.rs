@@ -21,7 +21,7 @@ pub(super) async fn start(
     Tenant(tenant): Tenant,
     Body(asked): Body<StartCollection>,
 ) -> Result<Accepted<Collection>, ApiError> {
-    allow(tenant)?;
+    operator(tenant, "collections concern")?;
     match state.counted.collector.ask(asked.dry_run) {
         Some(queued) => Ok(Accepted(queued)),
         None => Err(ApiError::conflict(
@@ -34,7 +34,7 @@ pub(super) async fn list(
     State(state): State<Arc<ApiState>>,
     Tenant(tenant): Tenant,
 ) -> Result<Json<CollectionList>, ApiError> {
-    allow(tenant)?;
+    operator(tenant, "collections concern")?;
     let items = state.counted.collector.known();
     Ok(Json(CollectionList { items }))
 }
@@ -45,7 +45,7 @@ pub(super) async fn show(
     Tenant(tenant): Tenant,
     Place(run): Place<String>,
 ) -> Result<Json<Collection>, ApiError> {
-    allow(tenant)?;
+    operator(tenant, "collections concern")?;
     let run = run
         .parse()
         .map_err(|_| ApiError::invalid(format!("{run:?} is no number of a collection")))?;
@@ -57,12 +57,12 @@ pub(super) async fn show(
     })
 }
 
-/// Collections concern the content of all tenants, so only the operator's tenant may ask.
-fn allow(tenant: TenantId) -> Result<(), ApiError> {
+/// Lets only the operator's tenant do what concerns all tenants.
+pub(super) fn operator(tenant: TenantId, what: &str) -> Result<(), ApiError> {
     if tenant == TenantId::DEFAULT {
         return Ok(());
     }
-    Err(ApiError::forbidden(
-        "collections concern all tenants: use a token of the installation's own",
-    ))
+    Err(ApiError::forbidden(format!(
+        "{what} all tenants: use a token of the installation's own"
+    )))
 }

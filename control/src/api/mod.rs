@@ -7,6 +7,7 @@ mod calls;
 mod conflicts;
 mod describe;
 mod diff;
+mod drain;
 mod gc;
 mod glob;
 mod health;
@@ -36,7 +37,7 @@ pub(crate) use diff::CHANGES_MAX;
 pub(crate) use serving::Serving;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
@@ -63,7 +64,7 @@ pub struct ApiState {
     tasks: Tasks,
     target: MountTarget,
     own: Own,
-    draining: AtomicBool,
+    drain: drain::Draining,
     transfers: transfer::Limits,
     work: work::Work,
     calls: calls::Calls,
@@ -80,6 +81,8 @@ pub(crate) struct Own {
     pub(crate) rng: Arc<Rng>,
     /// No other server uses the store while this one does.
     pub(crate) is_alone: bool,
+    /// How long it serves on when it is to end.
+    pub(crate) drain_delay: Duration,
 }
 
 impl ApiState {
@@ -102,18 +105,30 @@ impl ApiState {
             tasks,
             target,
             own,
-            draining: AtomicBool::new(false),
+            drain: drain::Draining::default(),
             transfers: transfer::Limits::default(),
         }
     }
 
-    /// Says from now on that the server is not ready, so that balancers go elsewhere.
-    pub fn begin_draining(&self) {
-        self.draining.store(true, Ordering::Relaxed);
+    /// Says from now on that the server is not ready, so that balancers go elsewhere. Gives how long
+    /// it should serve on all the same.
+    pub(crate) fn begin_draining(&self) -> Duration {
+        self.drain.begin();
+        self.own.drain_delay
+    }
+
+    /// Says from now on that the server ends.
+    pub(crate) fn begin_stopping(&self) {
+        self.drain.stop();
+    }
+
+    /// Completes when a call has asked that the server ends. Safe to drop.
+    pub(crate) async fn drain_asked(&self) {
+        self.drain.asked().await;
     }
 
     fn is_draining(&self) -> bool {
-        self.draining.load(Ordering::Relaxed)
+        self.drain.has_begun()
     }
 
     /// Runs `work` of the store to its end, also if the caller goes away.
@@ -402,6 +417,21 @@ fn server_routes() -> Routes {
         .route(
             "/v1/openapi.json",
             get("openapi", "Give this document.", openapi::openapi),
+        )
+        .route(
+            "/v1/drain",
+            get(
+                "show_drain",
+                "Tell whether the server ends, and what it still has to do. While it does, the \
+                 answer waits for half a second.",
+                drain::show,
+            )
+            .post(
+                "drain",
+                "Let the server end as SIGTERM does: not ready at once, it serves on for \
+                 drain_delay, then answers what is in flight and stores what is buffered.",
+                drain::start,
+            ),
         )
         .route(
             "/v1/gc",

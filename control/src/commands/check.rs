@@ -11,14 +11,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use base::{ChunkId, Clock, DomainId, SystemClock};
 use chunkstore::local::LocalReader;
 use metadata::check::{CheckOptions, Counts, Remedy, Report, check};
-use metadata::kv::embedded::{EmbeddedKv, EmbeddedOptions};
 
 use self::nodes::ReadTrees;
+use super::metadata_of;
 use crate::cli;
 use crate::data_dir::DataDir;
 use crate::failure::Failure;
 use crate::output;
-use crate::server::{of_open, of_open_chunks};
+use crate::place::Purpose;
+use crate::server::of_open_chunks;
 
 /// Exit code if something is wrong with the data.
 const FOUND: u8 = 1;
@@ -29,18 +30,21 @@ const KEYS_BETWEEN: u64 = 200_000;
 pub(super) fn run(args: &cli::Check, json: bool) -> Result<u8, Failure> {
     let dir = DataDir::look_at(&args.data_dir)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let options = EmbeddedOptions::default();
-    let kv =
-        EmbeddedKv::look_at(&dir.metadata(), &options, clock).map_err(|error| of_open(&error))?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::io("start", &error))?;
+    let place = args.metadata.clone();
+    let opened = metadata_of(&dir, place, Purpose::Look, Arc::clone(&clock));
+    let metadata = runtime.block_on(opened)?;
+    runtime.block_on(metadata.check_is_of(&dir, &clock))?;
+    // Nobody else uses it: the directory is locked.
+    let kv = metadata.still(&clock);
     let chunks = if args.metadata_only {
         None
     } else {
         look_at_chunks(&dir)?.map(Arc::new)
     };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::io("start", &error))?;
     let read = |error| Failure::error(format_args!("read the metadata store: {error}"));
     // First, so that it is known what is damaged when it is found who uses it.
     let content = match &chunks {
@@ -69,7 +73,7 @@ pub(super) fn run(args: &cli::Check, json: bool) -> Result<u8, Failure> {
         progress: std::io::stderr().is_terminal().then_some(&tell),
     };
     let mut report = runtime.block_on(check(&kv, options)).map_err(read)?;
-    kv.close();
+    metadata.close();
     if let Some(content) = &content {
         content.tell(&mut report);
     }
@@ -96,7 +100,11 @@ fn look_for_loss(dir: &DataDir, args: &cli::Check, report: &mut Report) -> Vec<S
     }
     if is_empty && is_finished {
         let what = "holds nothing, although a server has used it";
-        report.add(dir.metadata().display().to_string(), what, Remedy::Store);
+        let place = match dir.elsewhere() {
+            Ok(None) => dir.metadata().display().to_string(),
+            Ok(Some(_)) | Err(_) => "FoundationDB with this fdb_prefix".to_owned(),
+        };
+        report.add(place, what, Remedy::Store);
     } else if is_empty {
         let note = "the data directory is not finished being made, and nothing is in it yet: its \
                     first server was stopped while it started; start a server once";

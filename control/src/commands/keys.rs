@@ -3,40 +3,39 @@
 use std::sync::Arc;
 
 use base::{Clock, Rng, SystemClock};
-use metadata::kv::embedded::{EmbeddedKv, EmbeddedOptions};
-use metadata::store::Store;
+use metadata::record::workspace::HandleKeysRecord;
 
-use crate::cli::KeysCommand;
+use super::metadata_of;
+use crate::cli::{KeysCommand, MetadataArgs};
 use crate::data_dir::DataDir;
 use crate::failure::Failure;
 use crate::output;
-use crate::server::{of_open, of_store};
+use crate::place::Purpose;
+use crate::server::of_store;
 
 pub(super) fn run(command: KeysCommand, json: bool) -> Result<(), Failure> {
     match command {
-        KeysCommand::Rotate { data_dir } => rotate(&DataDir::open(&data_dir)?, json),
+        KeysCommand::Rotate { data_dir, metadata } => {
+            rotate(&DataDir::open(&data_dir)?, metadata, json)
+        }
     }
 }
 
 /// Makes the key that the next server signs file handles with.
-fn rotate(dir: &DataDir, json: bool) -> Result<(), Failure> {
+fn rotate(dir: &DataDir, place: MetadataArgs, json: bool) -> Result<(), Failure> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let rng = Rng::system().map_err(|error| Failure::io("read random numbers", &error))?;
-    let options = EmbeddedOptions::default();
-    let kv = EmbeddedKv::open(&dir.metadata(), &options, Arc::clone(&clock))
-        .map_err(|error| of_open(&error))?;
-    let kv = Arc::new(kv);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::io("start", &error))?;
-    let shared = Arc::<EmbeddedKv>::clone(&kv);
-    let rotated = runtime.block_on(async move {
-        let store = Store::open(shared, clock, Arc::new(rng)).await?;
-        store.rotate_handle_keys().await
+    let metadata = runtime.block_on(metadata_of(dir, place, Purpose::Use, Arc::clone(&clock)))?;
+    let rotated: Result<HandleKeysRecord, Failure> = runtime.block_on(async {
+        let store = metadata.store(dir, clock, Arc::new(rng)).await?;
+        store.rotate_handle_keys().await.map_err(of_store)
     });
-    kv.close();
-    let record = rotated.map_err(of_store)?;
+    metadata.close();
+    let record = rotated?;
     let mut ids = record.keys.iter().map(|(id, _)| *id);
     let (signs, accepted) = (ids.next(), ids.next());
     if json {

@@ -4,6 +4,7 @@ mod bundle;
 mod check;
 mod completion;
 mod conflicts;
+mod drain;
 mod gc;
 mod git;
 mod history;
@@ -22,9 +23,16 @@ mod token;
 mod transfer;
 mod workspace;
 
-use crate::cli::{Cli, Command, ServerArgs};
+use std::sync::Arc;
+
+use base::Clock;
+use metadata::kv::embedded::EmbeddedOptions;
+
+use crate::cli::{Cli, Command, MetadataArgs, ServerArgs};
 use crate::client::Client;
+use crate::data_dir::DataDir;
 use crate::failure::{Failure, FailureKind};
+use crate::place::{Metadata, Place, Purpose};
 
 /// Runs a command; gives the exit code.
 pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
@@ -52,12 +60,30 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Pin(command) => keeping::pins(command, json),
         Command::Token(command) => token::run(command, json),
         Command::Refresh(args) => refresh::run(&args, json),
+        Command::Drain(drain) => drain::run(&drain, json),
         Command::Gc(gc) => gc::run(&gc, json),
         Command::Keys(command) => keys::run(command, json),
         Command::Completion(args) => completion::run(&args, json),
         Command::Check(check) => return check::run(&check, json),
     }?;
     Ok(0)
+}
+
+/// The metadata store of a data directory, for a command that opens it by itself.
+async fn metadata_of(
+    dir: &DataDir,
+    args: MetadataArgs,
+    purpose: Purpose,
+    clock: Arc<dyn Clock>,
+) -> Result<Metadata, Failure> {
+    let settings = args.given().complete()?;
+    dir.check_place(&settings.metadata)?;
+    match settings.metadata {
+        Place::Embedded => {
+            Metadata::open_embedded(dir, &EmbeddedOptions::default(), purpose, clock)
+        }
+        Place::Fdb(cluster_file) => Metadata::connect(cluster_file, &settings.fdb, clock).await,
+    }
 }
 
 /// Escapes a value of a query, or a part of a path.

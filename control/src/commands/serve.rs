@@ -2,12 +2,14 @@
 
 use std::path::Path;
 
+use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::cli;
 use crate::failure::Failure;
 use crate::logging;
 use crate::output;
+use crate::place;
 use crate::server::{Furnish, Ready, ReadySession, Server};
 use crate::settings::{Given, Settings};
 
@@ -61,20 +63,46 @@ fn run(settings: &Settings, furnish: Furnish, json: bool) -> Result<(), Failure>
         let server = tokio::select! {
             started = Server::start(settings, furnish) => started?,
             // Reading a large store takes long. Nothing was promised to anybody yet.
-            () = signals.next() => std::process::exit(0),
+            () = signals.next() => exit(0),
         };
         if let Err(failure) = print_ready(server.ready(), json) {
             // Whoever wants to know finds it in the data directory.
             tracing::warn!(%failure, "serving all the same");
         }
         tracing::info!(nfs = %server.ready().nfs_address, api = %server.ready().api_address, "serving");
-        signals.next().await;
-        tokio::select! {
-            () = server.stop() => {}
-            () = signals.next() => std::process::exit(INTERRUPTED),
+        notify(&[NotifyState::Ready]);
+        let (is_asked, mut cuts) = tokio::select! {
+            () = signals.next() => (false, 1),
+            // What sent the call may send a signal, too, as Kubernetes does: one is nothing new.
+            () = server.drain_asked() => (true, 2),
+        };
+        tracing::info!(is_asked, "told to end");
+        notify(&[NotifyState::Stopping]);
+        let mut stopped = std::pin::pin!(server.stop());
+        loop {
+            tokio::select! {
+                () = &mut stopped => break,
+                () = signals.next() => cuts -= 1,
+            }
+            if cuts == 0 {
+                exit(INTERRUPTED);
+            }
         }
         Ok(())
     })
+}
+
+/// Ends the process at once, whatever still runs.
+fn exit(code: i32) -> ! {
+    place::end();
+    std::process::exit(code)
+}
+
+/// Tells the service manager, if one wants to know.
+fn notify(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        tracing::warn!(%error, "cannot tell the service manager");
+    }
 }
 
 struct Signals {

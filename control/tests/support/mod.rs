@@ -69,7 +69,7 @@ pub fn publish(dir: &Path, session: &Value, more: &[&str]) -> Value {
 
 /// A running server.
 pub struct Server {
-    child: Child,
+    pub child: Child,
     pub ready: Value,
 }
 

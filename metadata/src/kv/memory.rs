@@ -15,7 +15,8 @@ use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 
 use super::core::{
-    Batch, BatchWrites, CommitRequest, CoreTransaction, Snapshot, Store, Versions, Visit, Window,
+    Batch, BatchWrites, CommitRequest, CoreTransaction, RangeSet, Snapshot, Store, Versions, Visit,
+    Window,
 };
 use super::{Committed, Kv, KvError, KvFuture, Transaction, Version};
 
@@ -99,6 +100,20 @@ impl MemoryKv {
         self.store.content.write().capacity_bytes = bytes;
     }
 
+    /// Makes the next commit's version greater by `count` than it would be, as time does in
+    /// FoundationDB.
+    pub fn skip_versions(&self, count: u64) {
+        if count > 0 {
+            self.store.skip(count, false);
+        }
+    }
+
+    /// Skips `count` versions, at least one, and makes all earlier ones too old, as a recovery of a
+    /// FoundationDB cluster does.
+    pub fn recover(&self, count: u64) {
+        self.store.skip(count.max(1), true);
+    }
+
     /// The newest version.
     #[must_use]
     pub fn version(&self) -> Version {
@@ -159,6 +174,23 @@ impl Memory {
         window.add(&conflicts, version);
         window.expire(content.versions.floor(), conflicts.len());
         Ok(committed)
+    }
+}
+
+impl Memory {
+    fn skip(&self, count: u64, recovery: bool) {
+        let mut window = self.committing.lock();
+        let mut content = self.content.write();
+        let version = Version(content.versions.newest().0.saturating_add(count));
+        content
+            .versions
+            .publish(version, self.clock.monotonic(), ());
+        if recovery {
+            content.versions.forget_older();
+        }
+        content.expire();
+        window.add(&RangeSet::default(), version);
+        window.expire(content.versions.floor(), 0);
     }
 }
 
@@ -313,8 +345,39 @@ impl Snapshot for MemorySnapshot {
 mod tests {
     use base::{ManualClock, Timestamp};
 
+    use super::super::Isolation;
     use super::super::core::AGE_MAX;
     use super::*;
+
+    /// A recovery makes what was read before useless, and loses nothing.
+    #[tokio::test]
+    async fn versions_jump() {
+        let kv = MemoryKv::new(Arc::new(ManualClock::new(Timestamp::EPOCH)));
+        let mut transaction = kv.begin();
+        transaction.set(b"a", b"1");
+        let first = transaction.commit().await.unwrap().version;
+        kv.skip_versions(100);
+        assert_eq!(kv.version(), Version(first.0 + 100));
+        let mut known = kv.begin();
+        known.set_read_version(first);
+        let value = known.get(b"a", Isolation::Serializable).await.unwrap();
+        assert_eq!(value.as_deref(), Some(&b"1"[..]), "still readable");
+        kv.recover(1000);
+        let again = known.get(b"a", Isolation::Serializable).await;
+        assert_eq!(again, Err(KvError::VersionTooOld));
+        known.set(b"b", b"");
+        assert_eq!(known.commit().await, Err(KvError::VersionTooOld));
+        let mut transaction = kv.begin();
+        let value = transaction
+            .get(b"a", Isolation::Serializable)
+            .await
+            .unwrap();
+        assert_eq!(value.as_deref(), Some(&b"1"[..]));
+        transaction.set(b"a", b"2");
+        let second = transaction.commit().await.unwrap();
+        assert_eq!(second.version, Version(first.0 + 1101));
+        assert_eq!(second.stamp[..8], second.version.0.to_be_bytes());
+    }
 
     /// What no transaction can read any more is not kept.
     #[tokio::test]

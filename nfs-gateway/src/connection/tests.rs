@@ -6,6 +6,9 @@ use parking_lot::Mutex;
 use tokio::net::TcpListener;
 
 use super::*;
+
+mod balancers;
+
 use crate::counters::TransportCounters;
 use crate::gate::Gate;
 use crate::server::{Server, ServerLimits};
@@ -77,6 +80,10 @@ impl Service for Puppet {
         }
     }
 
+    fn is_ping(&self, record: &Bytes) -> bool {
+        record.get(4..) == Some(&ECHO.to_be_bytes())
+    }
+
     fn gate(&self) -> &Gate {
         &self.gate
     }
@@ -90,6 +97,11 @@ struct Fixture {
 }
 
 async fn serve(limits: ServerLimits) -> Fixture {
+    serve_behind(&[], limits).await
+}
+
+/// A server that takes those in `networks` for balancers.
+async fn serve_behind(networks: &[&str], limits: ServerLimits) -> Fixture {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let service = Arc::new(Puppet::default());
@@ -102,6 +114,8 @@ async fn serve(limits: ServerLimits) -> Fixture {
         Arc::new(SystemClock::new()),
         tasks.clone(),
     );
+    let networks = networks.iter().map(|it| it.parse().unwrap()).collect();
+    let server = server.behind(networks);
     tasks.spawn(async move { server.run(listener).await });
     Fixture {
         address,

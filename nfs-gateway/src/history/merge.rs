@@ -1,6 +1,6 @@
 //! Merging two versions of a workspace, or trying to.
 
-use base::CommitId;
+use base::{CommitId, SessionId};
 use metadata::merge::{
     MergeInput, MergeOptions, Pair, Policy, ShortId, TreeView, conflicts, merge,
 };
@@ -104,9 +104,8 @@ impl Gateway {
         })
     }
 
-    /// What a session and another version came from: the newest of the best common ancestors of the
-    /// commits they stand on, or the empty image. Whatever has no commit began with an empty workspace.
-    /// A session that did not, and has no common ancestor with the other, is unrelated to it.
+    /// What the session of a scene and another version came from: the newest of the best common ancestors
+    /// of the commits they stand on, or the empty image.
     pub(super) async fn base_of(
         &self,
         scene: &Scene,
@@ -119,23 +118,27 @@ impl Gateway {
         };
         let base = bases.first().copied();
         if base.is_none() {
-            self.check_related(scene, session, other).await?;
+            let by = scene.session.id;
+            self.check_related(scene, (by, session), other).await?;
         }
         Ok((base, self.image_of(scene, base).await?))
     }
 
-    /// Refuses a session that has no common ancestor with another version, unless it began with an
-    /// empty workspace, from which every version comes.
+    /// Refuses a session that has no common ancestor with another version, unless both began with the
+    /// empty version, or the session itself did: then all that is there came after that.
     pub(super) async fn check_related(
         &self,
         scene: &Scene,
-        session: Option<CommitId>,
+        (by, session): (SessionId, Option<CommitId>),
         other: Option<CommitId>,
     ) -> Result<(), HistoryError> {
         let (Some(session), Some(other)) = (session, other) else {
             return Ok(());
         };
-        if self.store.began_empty(scene.workspace, session).await? {
+        let began = |of, by| self.store.began_empty(scene.workspace, of, by);
+        if began(session, Some(by)).await?
+            || (began(session, None).await? && began(other, None).await?)
+        {
             return Ok(());
         }
         Err(HistoryError::Unrelated {

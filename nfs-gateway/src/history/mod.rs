@@ -107,9 +107,9 @@ pub enum HistoryError {
     },
     /// The session has conflicts that nobody has resolved.
     #[error(
-        "the session has {} unresolved conflicts, which would come to branch {branch:?}: resolve them \
-         (`holdfast conflicts ls --session`, `conflicts resolve`), or publish with policy \
-         \"keep-both\", which takes them along",
+        "conflicts that the session has are not resolved ({}), and would come to branch {branch:?} or stay \
+         there: resolve them (`holdfast conflicts ls --session`, `conflicts resolve`), or publish with \
+         policy \"keep-both\", which takes them along",
         conflicts.total
     )]
     Unresolved {
@@ -118,7 +118,8 @@ pub enum HistoryError {
         /// The conflicts.
         conflicts: Carried,
     },
-    /// The session and what it is to be merged with have no common ancestor.
+    /// The session and what it is to be merged with have no common ancestor, and did not both begin with an
+    /// empty workspace.
     #[error(
         "commit {session}, on which the session stands, and commit {other} have no common history, so \
          there is no saying what either changed: publish to a branch of its own (`--branch NEW`), or \

@@ -153,7 +153,7 @@ impl Gateway {
         };
         let (base, base_root) = self.base_of(&scene, on.0, on.1).await?;
         if base.is_none() {
-            self.check_related(&scene, on.1, on.0).await?;
+            self.check_related(&scene, (two, on.1), on.0).await?;
         }
         let sides = Sides {
             base: base_root,

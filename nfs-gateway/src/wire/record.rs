@@ -218,6 +218,12 @@ impl RecordReader {
         !self.buffer.is_empty() || self.fragments > 0
     }
 
+    /// What has arrived and is not taken yet.
+    #[must_use]
+    pub fn unread(&self) -> &[u8] {
+        &self.buffer
+    }
+
     /// Gives the receive buffer back while nothing is in it.
     pub fn release_idle(&mut self) {
         if !self.is_inside_record() {

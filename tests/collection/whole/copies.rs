@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
-use base::Rng;
+use base::{Rng, SessionId};
 use metadata::merge::Policy;
 
 /// Two files in each directory.
@@ -102,8 +102,8 @@ pub(super) fn restored(tree: &Copied, version: &Copied, paths: &[&str]) -> Copie
 pub(super) struct Node<Id, Time> {
     pub(super) parents: Vec<Id>,
     pub(super) time: Time,
-    /// A session made it.
-    pub(super) is_of_session: bool,
+    /// The session that made it.
+    pub(super) by: Option<SessionId>,
 }
 
 /// What two versions came from.
@@ -116,10 +116,11 @@ pub(super) enum Origin<Id> {
 }
 
 /// The newest of the best common ancestors of what a session stands on and another commit, by the words
-/// of `docs/design/0004-history.md`. Without one, what began empty has the empty version.
+/// of `docs/design/0004-history.md`. Without one they come from the empty version if the session itself
+/// began with it, or both did.
 pub(super) fn origin_of<Id: Copy + Ord, Time: Copy + Ord>(
     graph: &BTreeMap<Id, Node<Id, Time>>,
-    session: Id,
+    (by, session): (SessionId, Id),
     other: Id,
 ) -> Origin<Id> {
     let ancestors = |of: Id| {
@@ -131,11 +132,8 @@ pub(super) fn origin_of<Id: Copy + Ord, Time: Copy + Ord>(
         }
         all
     };
-    let of_session = ancestors(session);
-    let common: BTreeSet<Id> = of_session
-        .intersection(&ancestors(other))
-        .copied()
-        .collect();
+    let (of_session, of_other) = (ancestors(session), ancestors(other));
+    let common: BTreeSet<Id> = of_session.intersection(&of_other).copied().collect();
     let best = common.iter().filter(|id| {
         let mut others = common.iter().filter(|other| other != id);
         !others.any(|other| ancestors(*other).contains(id))
@@ -143,8 +141,13 @@ pub(super) fn origin_of<Id: Copy + Ord, Time: Copy + Ord>(
     if let Some(newest) = best.max_by_key(|id| graph[id].time) {
         return Origin::Commit(*newest);
     }
-    let mut nodes = of_session.iter().map(|id| &graph[id]);
-    if nodes.any(|node| node.parents.is_empty() && node.is_of_session) {
+    let beginnings = |of: &BTreeSet<Id>| -> BTreeSet<SessionId> {
+        let nodes = of.iter().map(|id| &graph[id]);
+        let first = nodes.filter(|node| node.parents.is_empty());
+        first.filter_map(|node| node.by).collect()
+    };
+    let (ours, theirs) = (beginnings(&of_session), beginnings(&of_other));
+    if ours.contains(&by) || (!ours.is_empty() && !theirs.is_empty()) {
         return Origin::Empty;
     }
     Origin::Unknown

@@ -370,7 +370,7 @@ impl World<'_> {
         let session = self.process.store.session(TENANT, id).await;
         let on = session.map_err(text)?.record.commit;
         let graph = self.needed().await?;
-        let origin = on.map_or(Origin::Empty, |on| origin_of(&graph, on, head));
+        let origin = on.map_or(Origin::Empty, |on| origin_of(&graph, (id, on), head));
         let base = match origin {
             Origin::Commit(base) => Some(self.commits[&base].clone()),
             Origin::Empty => Some(Copied::new()),

@@ -113,12 +113,14 @@ impl World {
             remover: Remover::start(&tasks, store.clone(), served, clock()),
             rng,
             is_alone,
+            drain_delay: Duration::ZERO,
         };
         let counted = Counted {
             gateway,
             local,
             cached,
             collector,
+            metadata: None,
         };
         let target = MountTarget::new("127.0.0.1:2049".parse().unwrap(), None);
         let state = ApiState::new(store.clone(), counted, clock(), tasks.clone(), target, own);

@@ -82,6 +82,14 @@ impl<S: Clone> Versions<S> {
         self.expire(now);
     }
 
+    /// Makes all versions but the newest too old.
+    pub(in crate::kv) fn forget_older(&mut self) {
+        let newest = self.newest;
+        self.floor = newest;
+        self.made.retain(|(version, _)| *version == newest);
+        self.snapshots.retain(|(version, _)| *version == newest);
+    }
+
     /// Forgets the content of all versions, because the store is closed for now.
     pub(in crate::kv) fn withdraw(&mut self) {
         self.snapshots.clear();

@@ -302,7 +302,8 @@ impl Store {
     }
 
     /// Whether what a commit has began in an empty workspace: it comes from a commit without parents
-    /// that a session made. Imported histories begin with something that came from elsewhere.
+    /// that a session made, or, if one is given, that this session made. Imported histories begin with
+    /// something that came from elsewhere.
     ///
     /// # Errors
     ///
@@ -311,12 +312,14 @@ impl Store {
         &self,
         workspace: WorkspaceId,
         of: CommitId,
+        by: Option<SessionId>,
     ) -> Result<bool, StoreError> {
         let mut frontier = Frontier::default();
         frontier.add(self.commit(workspace, of).await?, 0)?;
         while let Some((commit, _)) = self.take(workspace, &mut frontier).await? {
             let record = &commit.record;
-            if record.parents.is_empty() && record.provenance.session.is_some() {
+            let made = record.provenance.session;
+            if record.parents.is_empty() && made.is_some() && (by.is_none() || made == by) {
                 return Ok(true);
             }
             for parent in &record.parents {

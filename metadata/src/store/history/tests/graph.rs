@@ -11,7 +11,7 @@ struct Graph {
     parents: BTreeMap<CommitId, Vec<CommitId>>,
     times: BTreeMap<CommitId, Timestamp>,
     /// Those that sessions made.
-    of_sessions: BTreeSet<CommitId>,
+    of_sessions: BTreeMap<CommitId, u64>,
 }
 
 impl Graph {
@@ -46,12 +46,12 @@ impl Graph {
             }
             let mut new = new_commit(&number.to_string(), &parents);
             new.provenance.agent = ["x", "y"][usize::try_from(pick(2)).unwrap()].into();
-            let is_of_session = pick(3) == 0;
-            new.provenance.session = is_of_session.then(|| base::SessionId::new(7));
+            let by = (pick(3) == 0).then(|| pick(2));
+            new.provenance.session = by.map(base::SessionId::new);
             let made = world.store.put_commit(world.workspace, new).await.unwrap();
             graph.commits.push(made.id);
-            if is_of_session {
-                graph.of_sessions.insert(made.id);
+            if let Some(by) = by {
+                graph.of_sessions.insert(made.id, by);
             }
             graph.parents.insert(made.id, parents);
             graph.times.insert(made.id, made.record.time);
@@ -77,10 +77,14 @@ impl Graph {
         ids
     }
 
-    /// Whether a session made one of the beginnings of what a commit comes from.
-    fn began_empty(&self, of: CommitId) -> bool {
-        let mut ancestors = self.ancestors(of).into_iter();
-        ancestors.any(|id| self.parents[&id].is_empty() && self.of_sessions.contains(&id))
+    /// Whether a session, or this one, made one of the beginnings of what a commit comes from.
+    fn began_empty(&self, of: CommitId, by: Option<u64>) -> bool {
+        let beginnings = self.ancestors(of).into_iter();
+        let mut beginnings = beginnings.filter(|id| self.parents[id].is_empty());
+        beginnings.any(|id| {
+            let made = self.of_sessions.get(&id);
+            made.is_some_and(|made| by.is_none_or(|by| by == *made))
+        })
     }
 
     fn merge_bases(&self, one: CommitId, two: CommitId) -> Vec<CommitId> {
@@ -132,9 +136,12 @@ async fn walks_over_random_histories_agree_with_sets() {
         let graph = Graph::random(&world, &Rng::seeded(seed), 40).await;
         let (store, workspace) = (&world.store, world.workspace);
         for (index, one) in graph.commits.iter().enumerate() {
-            let empty = store.began_empty(workspace, *one).await.unwrap();
-            assert_eq!(empty, graph.began_empty(*one), "seed {seed}");
-            began[usize::from(empty)] += 1;
+            for by in [None, Some(0), Some(1)] {
+                let session = by.map(base::SessionId::new);
+                let empty = store.began_empty(workspace, *one, session).await.unwrap();
+                assert_eq!(empty, graph.began_empty(*one, by), "seed {seed}");
+                began[usize::from(empty)] += 1;
+            }
             for two in &graph.commits[index..] {
                 let bases = store.merge_bases(workspace, *one, *two).await.unwrap();
                 assert_eq!(bases, graph.merge_bases(*one, *two), "seed {seed}");

@@ -1,0 +1,149 @@
+//! `holdfast drain`.
+
+use std::time::Duration;
+
+use super::client;
+use crate::cli::Drain as DrainArgs;
+use crate::client::Client;
+use crate::data_dir::ControlFile;
+use crate::failure::{Failure, FailureKind};
+use crate::output;
+use crate::types::{Drain, DrainState};
+use crate::units::Period;
+
+/// Looks at a server that ends, each of which waits for half a second: more than the longest delay.
+const LOOKS_MAX: u32 = 10_000;
+
+/// Looks at a process that has only its store to close.
+const CLOSING_LOOKS_MAX: u32 = 1200;
+
+/// Between these.
+const CLOSING_PAUSE: Duration = Duration::from_millis(50);
+
+pub(super) fn run(args: &DrainArgs, json: bool) -> Result<(), Failure> {
+    let client = client(&args.server)?;
+    let asked: Drain = client.post("/v1/drain", &serde_json::json!({}))?;
+    if args.wait {
+        wait(&client, &asked)?;
+    }
+    if json {
+        return output::json(&serde_json::json!({ "ended": args.wait, "asked": asked }));
+    }
+    if args.wait {
+        return output::text("drained: the server has ended");
+    }
+    let delay = Period(Duration::from_millis(asked.delay_ms));
+    output::text(&format!(
+        "draining: not ready from now on; it serves on for {delay}, then ends"
+    ))
+}
+
+/// Waits until the server has ended. While it answers it has not; another that answers in its place
+/// does not end.
+fn wait(client: &Client, asked: &Drain) -> Result<(), Failure> {
+    let mut last = asked.clone();
+    for _ in 0..LOOKS_MAX {
+        output::progress_note(&shown(&last));
+        match client.get::<Drain>("/v1/drain") {
+            Ok(now) if now.state == DrainState::Serving => return Ok(()),
+            Ok(now) => last = now,
+            // Nobody is there any more; on this machine the process is seen to end, too.
+            Err(failure) if failure.kind == FailureKind::Retry => {
+                return client.control().map_or(Ok(()), closed);
+            }
+            Err(failure) => return Err(failure),
+        }
+    }
+    let message = "the server has not ended yet: `GET /v1/drain` and its log tell what it does";
+    Err(Failure::new(FailureKind::Retry, message))
+}
+
+/// Waits until the process that wrote `control` is gone: with it everything is closed.
+fn closed(control: &ControlFile) -> Result<(), Failure> {
+    for _ in 0..CLOSING_LOOKS_MAX {
+        if !runs(control.pid) {
+            return Ok(());
+        }
+        std::thread::park_timeout(CLOSING_PAUSE);
+    }
+    let message = format!(
+        "process {} serves no more, and has not ended yet: see its log",
+        control.pid
+    );
+    Err(Failure::new(FailureKind::Retry, message))
+}
+
+/// Whether a process runs, as far as can be seen. One that nobody has asked how it ended does not.
+fn runs(pid: u32) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else {
+        return false;
+    };
+    // The name before it may have anything in it.
+    let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());
+    !state.is_some_and(|state| state.starts_with(['Z', 'X']))
+}
+
+fn shown(drain: &Drain) -> String {
+    let what = match drain.state {
+        DrainState::Serving => "serving",
+        DrainState::Draining => "not ready, serving on",
+        DrainState::Stopping => "ending",
+    };
+    format!(
+        "{what}: {} connections, {} bytes to store",
+        drain.connections, drain.dirty_bytes
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+    use crate::told::Told;
+
+    fn answer(state: &str) -> String {
+        format!("{{\"state\":\"{state}\",\"delay_ms\":0,\"connections\":1,\"dirty_bytes\":2}}")
+    }
+
+    #[test]
+    fn another_server_in_its_place_ends_the_wait_and_a_refusal_fails() {
+        let calls = AtomicU32::new(0);
+        let server = Told::new(move |_, _| match calls.fetch_add(1, Ordering::SeqCst) {
+            0 => (202, answer("draining")),
+            1 => (200, answer("draining")),
+            2 => (200, answer("stopping")),
+            _ => (200, answer("serving")),
+        });
+        let args = DrainArgs {
+            wait: true,
+            server: server.args(),
+        };
+        assert_eq!(run(&args, true), Ok(()));
+        assert_eq!(server.heard().len(), 4);
+        let server = Told::new(|_, _| (403, "{\"detail\":\"no\"}".into()));
+        let args = DrainArgs {
+            wait: true,
+            server: server.args(),
+        };
+        assert_eq!(run(&args, true).unwrap_err().kind, FailureKind::Denied);
+        server.heard();
+    }
+
+    #[test]
+    fn processes_are_seen_to_run_and_to_have_ended() {
+        assert!(runs(std::process::id()));
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = child.id();
+        // Not waited for yet: it becomes a zombie, which is as good as gone.
+        for _ in 0..CLOSING_LOOKS_MAX {
+            if !runs(pid) {
+                break;
+            }
+            std::thread::park_timeout(CLOSING_PAUSE);
+        }
+        assert!(!runs(pid));
+        child.wait().unwrap();
+        assert!(!runs(pid));
+    }
+}
