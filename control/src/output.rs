@@ -2,6 +2,9 @@
 
 use std::io::{ErrorKind, IsTerminal, Write};
 
+use anstream::stream::RawStream;
+use anstream::{AutoStream, ColorChoice};
+use anstyle::{AnsiColor, Style};
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -14,6 +17,73 @@ use crate::failure::Failure;
 /// They cannot be written, as on a full disk: whoever wants them does not have them.
 pub(crate) fn text(text: &str) -> Result<(), Failure> {
     print(&harmless(text))
+}
+
+/// Prints a report about history as [`text`] does: commits and conflicts in colours, where these are wanted.
+///
+/// # Errors
+///
+/// As [`text`].
+pub(crate) fn report(text: &str) -> Result<(), Failure> {
+    let text = harmless(text);
+    if takes_colours(&std::io::stdout()) {
+        return print(&painted(&text, style_in_report));
+    }
+    print(&text)
+}
+
+/// Whether a stream is a terminal that shows colours, or somebody wants them all the same. `NO_COLOR`,
+/// `CLICOLOR`, `CLICOLOR_FORCE` and `TERM=dumb` count.
+fn takes_colours<S: RawStream>(stream: &S) -> bool {
+    AutoStream::choice(stream) != ColorChoice::Never
+}
+
+/// Each line in its style.
+fn painted(text: &str, style_of: fn(&str) -> Style) -> String {
+    let paint = |line: &str| {
+        let style = style_of(line);
+        format!("{style}{line}{style:#}")
+    };
+    let lines: Vec<String> = text.split('\n').map(paint).collect();
+    lines.join("\n")
+}
+
+fn style_in_report(line: &str) -> Style {
+    let begins = |word: &str| line.starts_with(word);
+    if begins("commit ") {
+        return AnsiColor::Yellow.on_default();
+    }
+    if begins("conflict (") || begins("clash (") {
+        return AnsiColor::Red.on_default();
+    }
+    Style::new()
+}
+
+fn style_in_patch(line: &str) -> Style {
+    let begins = |word: &str| line.starts_with(word);
+    // In front of each file. (A line `-- x` that was removed looks like one of these, too.)
+    if [
+        "diff ",
+        "index ",
+        "new ",
+        "deleted ",
+        "old ",
+        "rename ",
+        "similarity ",
+        "--- ",
+        "+++ ",
+    ]
+    .into_iter()
+    .any(begins)
+    {
+        return Style::new().bold();
+    }
+    match line.chars().next() {
+        Some('+') => AnsiColor::Green.on_default(),
+        Some('-') => AnsiColor::Red.on_default(),
+        Some('@') => AnsiColor::Cyan.on_default(),
+        _ => Style::new(),
+    }
 }
 
 fn print(text: &str) -> Result<(), Failure> {
@@ -45,8 +115,13 @@ pub(crate) fn bytes(bytes: &[u8]) -> Result<bool, Failure> {
 ///
 /// As [`text`].
 pub(crate) fn patch(lines: &str) -> Result<(), Failure> {
-    if std::io::stdout().is_terminal() {
-        return text(lines.trim_end_matches('\n'));
+    let out = std::io::stdout();
+    let shown = lines.trim_end_matches('\n');
+    if takes_colours(&out) {
+        return print(&painted(&harmless(shown), style_in_patch));
+    }
+    if out.is_terminal() {
+        return text(shown);
     }
     bytes(lines.as_bytes()).map(drop)
 }
@@ -64,7 +139,11 @@ pub(crate) fn failure(failure: &Failure, json: bool) {
         let code = failure.exit_code();
         serde_json::json!({ "error": failure.message, "exit_code": code }).to_string()
     } else {
-        harmless(&format!("holdfast: {failure}"))
+        format!(
+            "{} {}",
+            in_colour("holdfast:", AnsiColor::Red),
+            harmless(&failure.to_string())
+        )
     };
     drop(write(&mut std::io::stderr().lock(), &line));
 }
@@ -80,8 +159,19 @@ pub(crate) fn warning(line: &str, json: bool) {
         let line = serde_json::json!({ "warning": line }).to_string();
         drop(write(&mut std::io::stderr().lock(), &line));
     } else {
-        note(&format!("warning: {line}"));
+        let word = in_colour("warning:", AnsiColor::Yellow);
+        let line = format!("{word} {}", harmless(line));
+        drop(write(&mut std::io::stderr().lock(), &line));
     }
+}
+
+/// A word on standard error in a colour, where these are wanted.
+fn in_colour(word: &str, colour: AnsiColor) -> String {
+    if !takes_colours(&std::io::stderr()) {
+        return word.to_owned();
+    }
+    let style = colour.on_default().bold();
+    format!("{style}{word}{style:#}")
 }
 
 /// Shows what is done now, for terminals only.

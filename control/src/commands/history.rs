@@ -89,7 +89,7 @@ pub(super) fn publish(args: PublishArgs, json: bool) -> Result<(), Failure> {
     if json {
         return output::json(&done);
     }
-    output::text(&published_lines(&done).join("\n"))
+    output::report(&published_lines(&done).join("\n"))
 }
 
 /// What a publish came to.
@@ -160,7 +160,7 @@ pub(super) fn log(args: &LogArgs, json: bool) -> Result<(), Failure> {
         return output::json(&commits);
     }
     let blocks: Vec<String> = commits.iter().map(described).collect();
-    output::text(&blocks.join("\n\n"))
+    output::report(&blocks.join("\n\n"))
 }
 
 fn log_of_path(commits: &[PathCommit], json: bool) -> Result<(), Failure> {
@@ -177,7 +177,7 @@ fn log_of_path(commits: &[PathCommit], json: bool) -> Result<(), Failure> {
         format!("{}\n\n{line}{unsure}", described(&one.commit))
     };
     let blocks: Vec<String> = commits.iter().map(block).collect();
-    output::text(&blocks.join("\n\n"))
+    output::report(&blocks.join("\n\n"))
 }
 
 pub(super) fn show(args: &ShowArgs, json: bool) -> Result<(), Failure> {
@@ -203,7 +203,7 @@ pub(super) fn show(args: &ShowArgs, json: bool) -> Result<(), Failure> {
             false => "and more: `holdfast diff --path` shows them in parts".to_owned(),
         });
     }
-    output::text(&lines.join("\n"))
+    output::report(&lines.join("\n"))
 }
 
 pub(super) fn diff(args: &DiffArgs, json: bool) -> Result<(), Failure> {

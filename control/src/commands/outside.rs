@@ -69,7 +69,7 @@ pub(super) fn sync(args: SyncArgs, json: bool) -> Result<(), Failure> {
         lines.push(format!("`holdfast op undo {operation}` undoes it"));
         lines.push(refresh_line(done.changed));
     }
-    output::text(&lines.join("\n"))
+    output::report(&lines.join("\n"))
 }
 
 pub(super) fn changed(args: ChangedArgs, json: bool) -> Result<(), Failure> {
