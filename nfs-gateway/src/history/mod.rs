@@ -107,9 +107,9 @@ pub enum HistoryError {
     },
     /// The session has conflicts that nobody has resolved.
     #[error(
-        "conflicts that the session has are not resolved ({}), and would come to branch {branch:?} or stay \
-         there: resolve them (`holdfast conflicts ls --session`, `conflicts resolve`), or publish with \
-         policy \"keep-both\", which takes them along",
+        "unresolved conflicts of the session ({}) would come to branch {branch:?} or stay there: resolve \
+         them (`holdfast conflicts ls --session`, `conflicts resolve`), or publish with policy \
+         \"keep-both\", which takes them along",
         conflicts.total
     )]
     Unresolved {
