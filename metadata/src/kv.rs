@@ -5,6 +5,7 @@
 //! transactions at a read version, conflict ranges, read-your-writes, atomic operations,
 //! versionstamps, and an outcome that may be unknown.
 
+mod admission;
 pub mod calls;
 #[cfg(any(test, feature = "testing"))]
 pub mod conformance;

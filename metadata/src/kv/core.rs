@@ -30,6 +30,8 @@ use super::{Committed, KvError, KvFuture, Version};
 
 pub(super) use batch::{Batch, BatchWrites};
 pub(super) use ranges::RangeSet;
+#[cfg(feature = "fdb")]
+pub(super) use stamp::{STAMP_BYTES, Template};
 pub(super) use transaction::CoreTransaction;
 pub(super) use versions::Versions;
 pub(super) use window::Window;

@@ -2,17 +2,18 @@
 
 use bytes::Bytes;
 
+use super::super::admission::check_key_is_ours;
 use super::super::{KeyRange, KvError, Version};
 
 /// Length of a versionstamp.
-pub(super) const STAMP_BYTES: usize = 10;
+pub(in crate::kv) const STAMP_BYTES: usize = 10;
 
 /// Bytes at the end of an operand that say where the stamp goes.
 const OFFSET_BYTES: usize = 4;
 
 /// Bytes with a place for a versionstamp.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Template {
+pub(in crate::kv) struct Template {
     bytes: Bytes,
     offset: usize,
 }
@@ -28,7 +29,7 @@ pub(super) fn stamp(version: Version, index: u16) -> [u8; STAMP_BYTES] {
 
 impl Template {
     /// Splits an operand: all but its last four bytes, and the offset that those give.
-    pub(super) fn parse(operand: &[u8]) -> Result<Self, KvError> {
+    pub(in crate::kv) fn parse(operand: &[u8]) -> Result<Self, KvError> {
         let Some((bytes, offset)) = operand.split_last_chunk::<OFFSET_BYTES>() else {
             return Err(KvError::Usage("versionstamp operand has no offset"));
         };
@@ -48,13 +49,27 @@ impl Template {
         })
     }
 
+    /// Splits an operand that becomes a key, which is one of the caller's whatever the stamp is.
+    pub(in crate::kv) fn key(operand: &[u8]) -> Result<Self, KvError> {
+        let template = Self::parse(operand)?;
+        check_key_is_ours(&template.bytes)?;
+        check_key_is_ours(&template.filled([0xff; STAMP_BYTES]))?;
+        Ok(template)
+    }
+
+    /// Where the stamp begins.
+    #[cfg(feature = "fdb")]
+    pub(in crate::kv) fn offset(&self) -> usize {
+        self.offset
+    }
+
     /// Length of the result.
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::kv) fn len(&self) -> usize {
         self.bytes.len()
     }
 
     /// The bytes with the placeholder as the caller left it.
-    pub(super) fn raw(&self) -> &Bytes {
+    pub(in crate::kv) fn raw(&self) -> &Bytes {
         &self.bytes
     }
 

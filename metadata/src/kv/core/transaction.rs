@@ -9,6 +9,7 @@ use base::limits::{KV_KEY_BYTES_MAX, KV_TRANSACTION_BYTES_MAX, KV_VALUE_BYTES_MA
 use bytes::Bytes;
 use parking_lot::Mutex;
 
+use super::super::admission::{Admission, check_key_is_ours, check_range};
 use super::super::{
     AtomicOp, Committed, Isolation, KeyRange, KvError, KvFuture, RangeLimit, RangePage,
     Transaction, Version,
@@ -18,15 +19,8 @@ use super::ranges::RangeSet;
 use super::stamp::{STAMP_BYTES, Template};
 use super::{AGE_MAX, CommitRequest, ReadSet, Snapshot, Store, batch, check_age};
 
-/// First key that is not the caller's.
-const KEYS_END: &[u8] = &[0xff];
-
 /// What FoundationDB adds to a transaction's size for a conflict range, besides its keys.
 const RANGE_OVERHEAD_BYTES: usize = 32;
-
-/// Most bytes of write calls in one transaction, counting writes that replace each other. Bounds
-/// the memory of a transaction that will be refused.
-const BUFFERED_BYTES_MAX: usize = 4 * KV_TRANSACTION_BYTES_MAX;
 
 /// A transaction on any engine.
 #[derive(Debug)]
@@ -36,9 +30,7 @@ pub(in crate::kv) struct CoreTransaction<S: Store> {
     read_conflicts: Mutex<RangeSet>,
     overlay: Overlay,
     write_conflicts: RangeSet,
-    buffered_bytes: usize,
-    /// The first error of a call that could not report it.
-    failed: Option<KvError>,
+    admission: Admission,
 }
 
 /// Where a transaction reads.
@@ -65,16 +57,13 @@ impl<S: Store> CoreTransaction<S> {
             read_conflicts: Mutex::new(RangeSet::default()),
             overlay: Overlay::default(),
             write_conflicts: RangeSet::default(),
-            buffered_bytes: 0,
-            failed: None,
+            admission: Admission::default(),
         }
     }
 
     /// Fixes the read version if it is not yet, and checks that it may still be read at.
     fn snapshot(&self) -> Result<(Version, S::Snapshot), KvError> {
-        if let Some(error) = &self.failed {
-            return Err(error.clone());
-        }
+        self.admission.check()?;
         let mut point = self.point.lock();
         let now = self.store.now();
         let (version, deadline, snapshot) = match &*point {
@@ -136,7 +125,7 @@ impl<S: Store> CoreTransaction<S> {
         isolation: Isolation,
     ) -> Result<RangePage, KvError> {
         let (_, snapshot) = self.snapshot()?;
-        let range = check_range(range)?;
+        let range = check_range(range, Bytes::clone)?;
         if limit.pairs == 0 {
             return Err(KvError::Usage("range read with a limit of no pairs"));
         }
@@ -216,57 +205,11 @@ impl<S: Store> CoreTransaction<S> {
         )
     }
 
-    fn fail(&mut self, error: KvError) {
-        self.failed.get_or_insert(error);
-    }
-
-    /// Counts a write call's bytes. `false` if it must not be buffered.
-    fn admit(&mut self, key_bytes: usize, value_bytes: usize) -> bool {
-        self.buffered_bytes = self
-            .buffered_bytes
-            .saturating_add(key_bytes)
-            .saturating_add(value_bytes);
-        if self.buffered_bytes > BUFFERED_BYTES_MAX {
-            self.fail(KvError::Limit("transaction is too large"));
-        }
-        self.failed.is_none()
-    }
-
-    /// Checks and counts a write of one key. `false` if it must not be buffered.
-    fn admit_write(&mut self, key: &[u8], value_bytes: usize) -> bool {
-        if let Err(error) = check_key_is_ours(key) {
-            self.fail(error);
-        } else if key.len() > KV_KEY_BYTES_MAX {
-            self.fail(KvError::Limit("key is too long"));
-        } else if value_bytes > KV_VALUE_BYTES_MAX {
-            self.fail(KvError::Limit("value is too long"));
-        }
-        self.admit(key.len(), value_bytes)
-    }
-
-    /// Checks and counts a call on a range.
-    fn admit_range(&mut self, range: &KeyRange) -> Option<KeyRange> {
-        match check_range(range) {
-            Ok(range) => {
-                let admitted = self.admit(range.start.len(), range.end.len());
-                (admitted && range.start < range.end).then_some(range)
-            }
-            Err(error) => {
-                self.fail(error);
-                None
-            }
-        }
-    }
-
     fn set_stamped(&mut self, op: AtomicOp, key: &[u8], operand: &[u8]) -> Result<(), KvError> {
         if op == AtomicOp::SetVersionstampedKey {
-            let template = Template::parse(key)?;
-            check_key_is_ours(template.raw())?;
+            let template = Template::key(key)?;
             if template.len() > KV_KEY_BYTES_MAX {
                 return Err(KvError::Limit("key is too long"));
-            }
-            if template.filled([0xff; STAMP_BYTES]).first() == Some(&0xff) {
-                return Err(KvError::Limit("key is outside the caller's keys"));
             }
             let read = self.version_if_known();
             let value = Bytes::copy_from_slice(operand);
@@ -281,9 +224,7 @@ impl<S: Store> CoreTransaction<S> {
 
     /// Ends the transaction: the request for the engine, or the result if nothing is to be done.
     fn finish(&mut self) -> Result<Result<CommitRequest, Committed>, KvError> {
-        if let Some(error) = self.failed.take() {
-            return Err(error);
-        }
+        self.admission.check()?;
         if self.overlay.is_empty() && self.write_conflicts.is_empty() {
             let version = match &*self.point.lock() {
                 ReadPoint::Named(version) | ReadPoint::Fixed { version, .. } => Some(*version),
@@ -354,7 +295,8 @@ impl<S: Store> Transaction for CoreTransaction<S> {
         if matches!(point, ReadPoint::Open) {
             *point = ReadPoint::Named(version);
         } else {
-            self.fail(KvError::Usage("read version is already fixed"));
+            self.admission
+                .fail(KvError::Usage("read version is already fixed"));
         }
     }
 
@@ -372,7 +314,7 @@ impl<S: Store> Transaction for CoreTransaction<S> {
     }
 
     fn set(&mut self, key: &[u8], value: &[u8]) {
-        if self.admit_write(key, value.len()) {
+        if self.admission.admit_write(key, key.len(), value.len()) {
             self.overlay
                 .set(Bytes::copy_from_slice(key), Bytes::copy_from_slice(value));
         }
@@ -380,20 +322,20 @@ impl<S: Store> Transaction for CoreTransaction<S> {
 
     fn clear(&mut self, key: &[u8]) {
         // Nothing can be stored under a longer key, so that there is nothing to clear.
-        if key.len() <= KV_KEY_BYTES_MAX && self.admit_write(key, 0) {
+        if key.len() <= KV_KEY_BYTES_MAX && self.admission.admit_write(key, key.len(), 0) {
             self.overlay.clear(Bytes::copy_from_slice(key));
         }
     }
 
     fn clear_range(&mut self, range: &KeyRange) {
-        if let Some(range) = self.admit_range(range) {
+        if let Some(range) = self.admission.admit_range(check_range(range, Bytes::clone)) {
             self.overlay.clear_range(&range);
         }
     }
 
     fn atomic(&mut self, op: AtomicOp, key: &[u8], operand: &[u8]) {
         if batch::is_stamped(op) {
-            if !self.admit(key.len(), operand.len()) {
+            if !self.admission.admit(key.len(), operand.len()) {
                 return;
             }
             let offset_bytes = size_of::<u32>();
@@ -402,15 +344,15 @@ impl<S: Store> Transaction for CoreTransaction<S> {
                 _ => operand.len(),
             };
             let plain_key = op == AtomicOp::SetVersionstampedValue;
-            if plain_key && !self.admit_write(key, value_bytes) {
+            if plain_key && !self.admission.admit_write(key, key.len(), value_bytes) {
                 return;
             }
             if value_bytes > KV_VALUE_BYTES_MAX {
-                self.fail(KvError::Limit("value is too long"));
+                self.admission.fail(KvError::Limit("value is too long"));
             } else if let Err(error) = self.set_stamped(op, key, operand) {
-                self.fail(error);
+                self.admission.fail(error);
             }
-        } else if self.admit_write(key, operand.len()) {
+        } else if self.admission.admit_write(key, key.len(), operand.len()) {
             let operand = Bytes::copy_from_slice(operand);
             self.overlay
                 .operate(op, Bytes::copy_from_slice(key), operand);
@@ -418,7 +360,7 @@ impl<S: Store> Transaction for CoreTransaction<S> {
     }
 
     fn add_read_conflict_range(&mut self, range: &KeyRange) {
-        if let Some(range) = self.admit_range(range) {
+        if let Some(range) = self.admission.admit_range(check_range(range, Bytes::clone)) {
             // Keys that this transaction wrote cannot conflict, whatever is stored.
             let parts = self.overlay.dependent_parts(&range);
             let conflicts = self.read_conflicts.get_mut();
@@ -432,7 +374,7 @@ impl<S: Store> Transaction for CoreTransaction<S> {
     }
 
     fn add_write_conflict_range(&mut self, range: &KeyRange) {
-        if let Some(range) = self.admit_range(range) {
+        if let Some(range) = self.admission.admit_range(check_range(range, Bytes::clone)) {
             self.write_conflicts.insert(&range);
         }
     }
@@ -555,27 +497,4 @@ impl<'a> OwnEntries<'a> {
         let (ahead, _) = self.ahead?;
         if **ahead == *key { self.next() } else { None }
     }
-}
-
-fn check_key_is_ours(key: &[u8]) -> Result<(), KvError> {
-    if key < KEYS_END {
-        Ok(())
-    } else {
-        Err(KvError::Limit("key is outside the caller's keys"))
-    }
-}
-
-/// Checks a range and cuts its bounds to a length that loses no key.
-fn check_range(range: &KeyRange) -> Result<KeyRange, KvError> {
-    if range.start > range.end {
-        return Err(KvError::Usage("range ends before it starts"));
-    }
-    if *range.end > *KEYS_END {
-        return Err(KvError::Limit("key is outside the caller's keys"));
-    }
-    let cut = |key: &Bytes| key.slice(..key.len().min(KV_KEY_BYTES_MAX + 1));
-    Ok(KeyRange {
-        start: cut(&range.start),
-        end: cut(&range.end),
-    })
 }

@@ -4,12 +4,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use base::limits::{KV_KEY_BYTES_MAX, KV_TRANSACTION_BYTES_MAX, KV_VALUE_BYTES_MAX};
+use base::limits::{KV_KEY_BYTES_MAX, KV_VALUE_BYTES_MAX};
 use bytes::Bytes;
 use foundationdb::future::FdbValues;
 use foundationdb::options::{ConflictRangeType, MutationType, StreamingMode};
 use foundationdb::{FdbError, KeySelector, RangeOption};
 
+use super::super::admission::{Admission, check_key_is_ours, check_range};
+use super::super::core::{STAMP_BYTES, Template};
 use super::super::{
     AtomicOp, Committed, Isolation, KeyRange, KvError, KvFuture, RangeLimit, RangePage,
     Transaction, Version,
@@ -17,25 +19,13 @@ use super::super::{
 use super::Shared;
 use super::errors::{Call, kv_error};
 
-/// First key that is not the caller's.
-const KEYS_END: &[u8] = &[0xff];
-
-/// Bytes of a versionstamp, and of what says where it goes.
-const STAMP_BYTES: usize = 10;
-const OFFSET_BYTES: usize = 4;
-
-/// Most bytes of write calls in one transaction, counting writes that replace each other. Bounds the
-/// memory of a transaction that will be refused.
-const BUFFERED_BYTES_MAX: usize = 4 * KV_TRANSACTION_BYTES_MAX;
-
 /// A transaction. What is found wrong before the library is called is as in the other engines.
 #[derive(Debug)]
 pub(super) struct FdbTransaction {
     shared: Arc<Shared>,
     /// None if the library did not give one; the next read or the commit says why.
     library: Option<foundationdb::Transaction>,
-    /// The first error of a call that could not report it.
-    failed: Option<KvError>,
+    admission: Admission,
     /// The read version that the caller has named.
     named: Option<Version>,
     /// The read version, as soon as something was read at it.
@@ -44,32 +34,32 @@ pub(super) struct FdbTransaction {
     has_read: AtomicBool,
     /// Whether the commit has something to write, or to make others conflict.
     writes: bool,
-    buffered_bytes: usize,
 }
 
 impl FdbTransaction {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
-        let (library, failed) = match shared.database.create_trx() {
-            Ok(library) => (Some(library), None),
-            Err(error) => (None, Some(kv_error(error, Call::Read))),
+        let mut admission = Admission::default();
+        let library = match shared.database.create_trx() {
+            Ok(library) => Some(library),
+            Err(error) => {
+                admission.fail(kv_error(error, Call::Read));
+                None
+            }
         };
         Self {
             shared,
             library,
-            failed,
+            admission,
             named: None,
             version: OnceLock::new(),
             has_read: AtomicBool::new(false),
             writes: false,
-            buffered_bytes: 0,
         }
     }
 
     /// What reads, if this may still be read from. Fixes the read version.
     fn reader(&self) -> Result<&foundationdb::Transaction, KvError> {
-        if let Some(error) = &self.failed {
-            return Err(error.clone());
-        }
+        self.admission.check()?;
         self.check_named()?;
         self.has_read.store(true, Ordering::Relaxed);
         self.library.as_ref().ok_or_else(closed)
@@ -205,47 +195,16 @@ impl FdbTransaction {
         Ok(bytes)
     }
 
-    fn fail(&mut self, error: KvError) {
-        self.failed.get_or_insert(error);
-    }
-
-    /// Counts a write call's bytes. `false` if it must not be buffered.
-    fn admit(&mut self, key_bytes: usize, value_bytes: usize) -> bool {
-        self.buffered_bytes = self
-            .buffered_bytes
-            .saturating_add(key_bytes)
-            .saturating_add(value_bytes);
-        if self.buffered_bytes > BUFFERED_BYTES_MAX {
-            self.fail(KvError::Limit("transaction is too large"));
-        }
-        self.failed.is_none()
-    }
-
     /// Checks and counts a write of one key: the key as the cluster has it, if it may be buffered.
     fn admit_write(&mut self, key: &[u8], value_bytes: usize) -> Option<Vec<u8>> {
         let full = self.shared.key(key);
-        if let Err(error) = check_key_is_ours(key) {
-            self.fail(error);
-        } else if full.len() > KV_KEY_BYTES_MAX {
-            self.fail(KvError::Limit("key is too long"));
-        } else if value_bytes > KV_VALUE_BYTES_MAX {
-            self.fail(KvError::Limit("value is too long"));
-        }
-        self.admit(full.len(), value_bytes).then_some(full)
+        let admitted = self.admission.admit_write(key, full.len(), value_bytes);
+        admitted.then_some(full)
     }
 
     /// Checks and counts a call on a range; none if there is nothing to do.
     fn admit_range(&mut self, range: &KeyRange) -> Option<KeyRange> {
-        match self.shared.range(range) {
-            Ok(range) => {
-                let admitted = self.admit(range.start.len(), range.end.len());
-                (admitted && range.start < range.end).then_some(range)
-            }
-            Err(error) => {
-                self.fail(error);
-                None
-            }
-        }
+        self.admission.admit_range(self.shared.range(range))
     }
 
     fn add_conflict_range(&mut self, range: &KeyRange, kind: ConflictRangeType) {
@@ -257,41 +216,35 @@ impl FdbTransaction {
         }
         let Some(library) = &self.library else { return };
         if let Err(error) = library.add_conflict_range(&range.start, &range.end, kind) {
-            self.fail(kv_error(error, Call::Read));
+            self.admission.fail(kv_error(error, Call::Read));
         }
     }
 
     /// The key and the operand of a stamped write as the library takes them.
     fn stamped(&mut self, op: AtomicOp, key: &[u8], operand: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
         if op == AtomicOp::SetVersionstampedValue {
-            let value_bytes = operand.len().saturating_sub(OFFSET_BYTES);
-            let full = self.admit_write(key, value_bytes)?;
-            if let Err(error) = stamp_offset(operand) {
-                self.fail(error);
-                return None;
-            }
+            let template = Template::parse(operand).map_err(|error| self.admission.fail(error));
+            let full = self.admit_write(key, template.ok()?.len())?;
             return Some((full, operand.to_vec()));
         }
         match self.shared.stamped_key(key) {
             Ok(full) if operand.len() <= KV_VALUE_BYTES_MAX => {
-                let admitted = self.admit(full.len(), operand.len());
+                let admitted = self.admission.admit(full.len(), operand.len());
                 admitted.then(|| (full, operand.to_vec()))
             }
             Ok(_) => {
-                self.fail(KvError::Limit("value is too long"));
+                self.admission.fail(KvError::Limit("value is too long"));
                 None
             }
             Err(error) => {
-                self.fail(error);
+                self.admission.fail(error);
                 None
             }
         }
     }
 
     async fn finish(mut self) -> Result<Committed, KvError> {
-        if let Some(error) = self.failed.take() {
-            return Err(error);
-        }
+        self.admission.check()?;
         if !self.writes {
             // Nothing to send: what was read was so at its version, and is not checked.
             let version = match self.named {
@@ -335,7 +288,8 @@ impl Transaction for FdbTransaction {
 
     fn set_read_version(&mut self, version: Version) {
         if self.named.is_some() || *self.has_read.get_mut() {
-            self.fail(KvError::Usage("read version is already fixed"));
+            self.admission
+                .fail(KvError::Usage("read version is already fixed"));
             return;
         }
         self.named = Some(version);
@@ -433,52 +387,21 @@ impl Shared {
 
     /// A range as the cluster has it, its bounds cut to a length that loses no key.
     fn range(&self, range: &KeyRange) -> Result<KeyRange, KvError> {
-        if range.start > range.end {
-            return Err(KvError::Usage("range ends before it starts"));
-        }
-        if *range.end > *KEYS_END {
-            return Err(outside());
-        }
-        let cut = |key: &Bytes| {
-            let mut key = self.key(key);
-            key.truncate(KV_KEY_BYTES_MAX + 1);
-            Bytes::from(key)
-        };
-        Ok(KeyRange {
-            start: cut(&range.start),
-            end: cut(&range.end),
-        })
+        check_range(range, |key| Bytes::from(self.key(key)))
     }
 
     /// A key with a place for a versionstamp as the cluster takes it.
     fn stamped_key(&self, operand: &[u8]) -> Result<Vec<u8>, KvError> {
-        let (name, offset) = stamp_offset(operand)?;
-        check_key_is_ours(name)?;
-        if offset == 0 {
-            // The stamp may begin with any byte.
-            return Err(outside());
-        }
-        let mut full = self.key(name);
+        let template = Template::key(operand)?;
+        let mut full = self.key(template.raw());
         if full.len() > KV_KEY_BYTES_MAX {
             return Err(KvError::Limit("key is too long"));
         }
-        let offset = u32::try_from(self.prefix.len().saturating_add(offset))
+        let offset = u32::try_from(self.prefix.len().saturating_add(template.offset()))
             .map_err(|_| KvError::Limit("key is too long"))?;
         full.extend(offset.to_le_bytes());
         Ok(full)
     }
-}
-
-/// Splits an operand: all but its last four bytes, and where these say that the stamp goes.
-fn stamp_offset(operand: &[u8]) -> Result<(&[u8], usize), KvError> {
-    let Some((bytes, offset)) = operand.split_last_chunk::<OFFSET_BYTES>() else {
-        return Err(KvError::Usage("versionstamp operand has no offset"));
-    };
-    let offset = usize::try_from(u32::from_le_bytes(*offset)).unwrap_or(usize::MAX);
-    if offset.saturating_add(STAMP_BYTES) > bytes.len() {
-        return Err(KvError::Usage("versionstamp lies outside its operand"));
-    }
-    Ok((bytes, offset))
 }
 
 /// The library's name of an operation, and whether it stamps.
@@ -496,18 +419,6 @@ fn mutation(op: AtomicOp) -> (MutationType, bool) {
 
 fn is_snapshot(isolation: Isolation) -> bool {
     isolation == Isolation::Snapshot
-}
-
-fn check_key_is_ours(key: &[u8]) -> Result<(), KvError> {
-    if key < KEYS_END {
-        Ok(())
-    } else {
-        Err(outside())
-    }
-}
-
-fn outside() -> KvError {
-    KvError::Limit("key is outside the caller's keys")
 }
 
 fn closed() -> KvError {
