@@ -175,6 +175,18 @@ impl Rig {
         transaction
     }
 
+    /// A transaction with options.
+    pub(crate) fn begin_with(
+        &self,
+        options: impl IntoIterator<Item = TransactionOption>,
+    ) -> Transaction {
+        let transaction = self.begin();
+        for option in options {
+            transaction.set_option(option).unwrap();
+        }
+        transaction
+    }
+
     /// A key of this case.
     pub(crate) fn key(&self, name: &str) -> Vec<u8> {
         [&self.prefix, name.as_bytes()].concat()

@@ -47,10 +47,7 @@ pub(crate) async fn a_reset_forgets(rig: &mut Rig) {
 }
 
 pub(crate) async fn a_timeout_ends_everything_until_the_reset(rig: &mut Rig) {
-    let mut transaction = rig.begin();
-    transaction
-        .set_option(TransactionOption::Timeout(30))
-        .unwrap();
+    let mut transaction = rig.begin_with([TransactionOption::Timeout(30)]);
     let waiting = transaction.on_error(FdbError::from_code(1020)).await;
     transaction = waiting.expect("a retry in time");
     transaction.set(&rig.key("a"), b"1");
@@ -60,10 +57,7 @@ pub(crate) async fn a_timeout_ends_everything_until_the_reset(rig: &mut Rig) {
         code(transaction.on_error(FdbError::from_code(1020)).await),
         1031
     );
-    let mut transaction = rig.begin();
-    transaction
-        .set_option(TransactionOption::Timeout(1))
-        .unwrap();
+    let mut transaction = rig.begin_with([TransactionOption::Timeout(1)]);
     pass(20).await;
     assert_eq!(code(transaction.get_read_version().await), 1031);
     transaction.reset();
@@ -71,13 +65,10 @@ pub(crate) async fn a_timeout_ends_everything_until_the_reset(rig: &mut Rig) {
 }
 
 pub(crate) async fn a_retry_limit_is_kept_by_retries_and_not_by_a_reset(rig: &mut Rig) {
-    let mut transaction = rig.begin();
-    transaction
-        .set_option(TransactionOption::RetryLimit(2))
-        .unwrap();
-    transaction
-        .set_option(TransactionOption::MaxRetryDelay(5))
-        .unwrap();
+    let mut transaction = rig.begin_with([
+        TransactionOption::RetryLimit(2),
+        TransactionOption::MaxRetryDelay(5),
+    ]);
     for _ in 0..2 {
         transaction = transaction
             .on_error(FdbError::from_code(1020))
@@ -88,10 +79,7 @@ pub(crate) async fn a_retry_limit_is_kept_by_retries_and_not_by_a_reset(rig: &mu
         code(transaction.on_error(FdbError::from_code(1020)).await),
         1020
     );
-    let mut transaction = rig.begin();
-    transaction
-        .set_option(TransactionOption::RetryLimit(0))
-        .unwrap();
+    let mut transaction = rig.begin_with([TransactionOption::RetryLimit(0)]);
     transaction.reset();
     transaction
         .set_option(TransactionOption::Timeout(20_000))

@@ -197,10 +197,7 @@ pub(crate) async fn a_watch_fires_for_nothing(rig: &mut Rig) {
 
 pub(crate) async fn unreachable_for_a_while(rig: &mut Rig) {
     rig.put(&[("a", "1")]).await;
-    let mut transaction = rig.begin();
-    transaction
-        .set_option(TransactionOption::Timeout(60))
-        .unwrap();
+    let mut transaction = rig.begin_with([TransactionOption::Timeout(60)]);
     let read = transaction.get(&rig.key("a"), false);
     assert_eq!(code(read.await), 1031);
     transaction.reset();

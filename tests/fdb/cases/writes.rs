@@ -70,10 +70,7 @@ pub(crate) async fn sizes_are_limited(rig: &mut Rig) {
 
 pub(crate) async fn a_size_limit_is_kept(rig: &mut Rig) {
     for (bytes, expected) in [(100, Ok(())), (5000, Err(2101))] {
-        let transaction = rig.begin();
-        transaction
-            .set_option(TransactionOption::SizeLimit(4000))
-            .unwrap();
+        let transaction = rig.begin_with([TransactionOption::SizeLimit(4000)]);
         transaction.set(&rig.key("a"), &vec![b'v'; bytes]);
         let size = transaction.get_approximate_size().await.unwrap();
         assert!(size >= i64::try_from(bytes).unwrap(), "{size}");

@@ -1,5 +1,7 @@
 //! Calls with keys: begun, waited for, taken over, done with their effect, removed in time.
 
+use std::convert::Infallible;
+
 use base::{ManualClock, Rng, SessionId};
 
 use super::*;
@@ -384,7 +386,7 @@ async fn unknown_outcomes_make_nothing_twice() {
             ..FaultRates::default()
         });
         let ticking = world.clock.clone();
-        let tick = async {
+        let tick = async || -> Infallible {
             loop {
                 ticking.advance(Duration::from_millis(1));
                 tokio::task::yield_now().await;
@@ -398,7 +400,7 @@ async fn unknown_outcomes_make_nothing_twice() {
         };
         let opened = tokio::select! {
             opened = attempt => opened,
-            () = tick => unreachable!(),
+            never = tick() => match never {},
         };
         assert_eq!(world.sessions().await, [opened.session.id]);
         let again = begin(&world.store, id(1, 1), 2).await;
