@@ -133,6 +133,9 @@ impl From<FreezeError> for ApiError {
         let (status, kind) = match error {
             FreezeError::Own(OwnError::NotFound) => (StatusCode::NOT_FOUND, "not-found"),
             FreezeError::Own(OwnError::Kv(error)) => of_store(&error),
+            FreezeError::Own(OwnError::Elsewhere(..)) => {
+                (StatusCode::SERVICE_UNAVAILABLE, "unavailable")
+            }
             FreezeError::Own(OwnError::Record(_)) | FreezeError::Corrupt => {
                 (StatusCode::INTERNAL_SERVER_ERROR, "corrupt")
             }

@@ -36,6 +36,8 @@
 //! | `x` | workspace that is being removed | workspace: u64 | `DeletionRecord`: tenant, name, since when |
 //! | `I` | call with an idempotency key | tenant: u64, hash of the key: 32 bytes | `CallRecord`: the request, how far it is, the answer |
 //! | `C` | totals of such calls | tenant: u64, what: u8 | `0` how many, `1` bytes of their records: u64 LE, by atomic add |
+//! | `l` | gateway | gateway: u64 | `LeaseRecord`: its lease and addresses |
+//! | `L` | notice to a gateway | gateway: u64, session: u64 | `NoticeRecord`: the session is no longer what it has in memory |
 //!
 //! A time is its seconds (u64) and nanoseconds (u32).
 //!
@@ -53,7 +55,7 @@
 mod decode;
 pub mod image;
 
-use base::{CommitId, OperationId, SessionId, TenantId, Timestamp, WorkspaceId};
+use base::{CommitId, GatewayId, OperationId, SessionId, TenantId, Timestamp, WorkspaceId};
 
 pub use decode::{Key, decode, decode_delta_layer};
 
@@ -86,6 +88,8 @@ mod table {
     pub(super) const DELETION: u8 = b'x';
     pub(super) const CALL: u8 = b'I';
     pub(super) const CALL_TOTAL: u8 = b'C';
+    pub(super) const LEASE: u8 = b'l';
+    pub(super) const NOTICE: u8 = b'L';
 }
 
 /// Sub-tables of a session.
@@ -708,6 +712,55 @@ pub fn calls_of(tenant: TenantId) -> KeyRange {
 #[must_use]
 pub fn call_total(tenant: TenantId, what: u8) -> Vec<u8> {
     key(table::CALL_TOTAL, &[&tenant.raw().to_be_bytes(), &[what]])
+}
+
+/// A gateway's lease.
+#[must_use]
+pub fn lease(gateway: GatewayId) -> Vec<u8> {
+    key(table::LEASE, &[&gateway.raw().to_be_bytes()])
+}
+
+/// The leases of all gateways.
+#[must_use]
+pub fn leases() -> KeyRange {
+    KeyRange::prefix(&[table::LEASE])
+}
+
+/// The gateway in a key of [`leases`].
+///
+/// # Errors
+///
+/// The key is of another table or damaged.
+pub fn decode_lease(key: &[u8]) -> Result<GatewayId, KeyError> {
+    match decode(key)? {
+        Key::Lease(gateway) => Ok(gateway),
+        _ => Err(KeyError::WrongTable),
+    }
+}
+
+/// What a gateway is told of a session.
+#[must_use]
+pub fn notice(gateway: GatewayId, session: SessionId) -> Vec<u8> {
+    let fields = [gateway.raw(), session.raw()].map(u64::to_be_bytes);
+    key(table::NOTICE, &[&fields.concat()])
+}
+
+/// All that a gateway is told.
+#[must_use]
+pub fn notices(gateway: GatewayId) -> KeyRange {
+    KeyRange::prefix(&key(table::NOTICE, &[&gateway.raw().to_be_bytes()]))
+}
+
+/// The session in a key of [`notices`].
+///
+/// # Errors
+///
+/// The key is of another table or damaged.
+pub fn decode_notice(key: &[u8]) -> Result<SessionId, KeyError> {
+    match decode(key)? {
+        Key::Notice(_, session) => Ok(session),
+        _ => Err(KeyError::WrongTable),
+    }
 }
 
 /// All API tokens, of all tenants.

@@ -96,7 +96,7 @@ impl Gateway {
         let session = self.session(ticket.session).await.map_err(|error| {
             let status = match error {
                 OwnError::NotFound => MountError::NotFound,
-                OwnError::Kv(_) => MountError::ServerFault,
+                OwnError::Kv(_) | OwnError::Elsewhere(..) => MountError::ServerFault,
                 OwnError::Record(_) => MountError::Io,
             };
             (status, Some(error.to_string()))

@@ -13,6 +13,7 @@ use crate::kv::{KeyRange, KvError};
 use crate::layers::{LayerId, untag};
 use crate::record::RecordError;
 use crate::record::changed::ChangedRecord;
+use crate::record::gateway::{LeaseRecord, NoticeRecord};
 use crate::record::session::{FlushRecord, OwnerRecord, ReplyRecord, SessionRecord};
 use crate::record::workspace::{
     DATA_VERSION, FormatRecord, HandleKeysRecord, TenantRecord, TicketRecord, TokenRecord,
@@ -290,6 +291,18 @@ impl Checker<'_> {
             Key::Deletion(id) => self.check_deletion(id, value).await?,
             Key::Call(tenant, _) => self.check_call(tenant, value).await?,
             Key::CallTotal(tenant, what) => self.check_call_total(tenant, what, value).await?,
+            Key::Lease(gateway) => {
+                if let Err(error) = LeaseRecord::decode(value) {
+                    let place = format!("lease of gateway {}", gateway.raw());
+                    self.report.add(place, error.to_string(), Remedy::Release);
+                }
+            }
+            Key::Notice(gateway, _) => {
+                if let Err(error) = NoticeRecord::decode(value) {
+                    let place = format!("notice to gateway {}", gateway.raw());
+                    self.report.add(place, error.to_string(), Remedy::Release);
+                }
+            }
             // Not in the ranges that come here.
             Key::Delta(..) => {}
         }

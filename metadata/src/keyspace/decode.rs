@@ -1,6 +1,6 @@
 //! Reading any key of the store: what `check` needs.
 
-use base::{CommitId, OperationId, SessionId, TenantId, Timestamp, WorkspaceId};
+use base::{CommitId, GatewayId, OperationId, SessionId, TenantId, Timestamp, WorkspaceId};
 
 use super::image::{self, ImageKey};
 use super::{KeyError, KeyReader, session_table, spread, table};
@@ -66,6 +66,10 @@ pub enum Key {
     Call(TenantId, [u8; 32]),
     /// A total of a tenant's calls.
     CallTotal(TenantId, u8),
+    /// A gateway's lease.
+    Lease(GatewayId),
+    /// What a gateway is told of a session.
+    Notice(GatewayId, SessionId),
 }
 
 /// Decodes any key.
@@ -122,6 +126,8 @@ pub fn decode(key: &[u8]) -> Result<Key, KeyError> {
         table::DELETION => Key::Deletion(WorkspaceId::new(fields.u64()?)),
         table::CALL => Key::Call(TenantId::new(fields.u64()?), fields.array()?),
         table::CALL_TOTAL => Key::CallTotal(TenantId::new(fields.u64()?), fields.u8()?),
+        table::LEASE => Key::Lease(GatewayId::new(fields.u64()?)),
+        table::NOTICE => Key::Notice(GatewayId::new(fields.u64()?), SessionId::new(fields.u64()?)),
         table::REF => {
             let workspace = WorkspaceId::new(fields.u64()?);
             return Ok(Key::Reference(workspace, text(fields.tail())?));
@@ -189,7 +195,7 @@ mod tests {
 
     use super::super::session_changed;
     use super::super::session_of;
-    use super::super::{call, call_total};
+    use super::super::{call, call_total, lease, notice};
     use super::super::{commit, operation, operation_log, ref_log, reference};
     use super::super::{deletion, grown, pin, retention};
     use super::super::{delta, handle_keys, inodes, layer_user, session_flush, session_meta};
@@ -227,6 +233,8 @@ mod tests {
             Key::Deletion(workspace) => deletion(*workspace),
             Key::Call(tenant, hash) => call(*tenant, hash),
             Key::CallTotal(tenant, what) => call_total(*tenant, *what),
+            Key::Lease(gateway) => lease(*gateway),
+            Key::Notice(gateway, session) => notice(*gateway, *session),
             Key::Delta(session, generation, part) => {
                 let mut key = delta(*session, *generation);
                 key.extend(match part {
@@ -283,6 +291,8 @@ mod tests {
             Key::Deletion(workspace),
             Key::Call(tenant, [12; 32]),
             Key::CallTotal(tenant, 1),
+            Key::Lease(GatewayId::new(13)),
+            Key::Notice(GatewayId::new(13), session),
             delta(ImageKey::Cut { inode, first: 7 }),
             delta(ImageKey::Conflict([8; 16])),
             delta(ImageKey::Inode(inode)),

@@ -254,8 +254,12 @@ impl Session {
                 self.shared.counters.flush_failures.count();
             }
         }
-        self.retire();
         self.shared.forget(&self);
+        if matches!(error, FlushError::Fenced) {
+            self.give_up();
+        } else {
+            self.retire();
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use metadata::import::{Attributes, DIRS_AT_ONCE_MAX, FLUSH_BYTES, Import, Import
 use metadata::record::commit::PARENTS_MAX;
 use metadata::record::operation::Cause;
 use metadata::record::reference::{RefKind, RefName, RefState};
-use metadata::session::take_over;
+use metadata::session::{Taker, take_over};
 use metadata::store::{CommitInfo, NewCommit, StoreError, WorkspaceInfo};
 use metadata::tree::{Root, Tree};
 
@@ -178,7 +178,14 @@ impl Gateway {
         }
         let domain = self.domain(tenant).await?;
         let nonce = self.rng.u64();
-        let owned = take_over(self.kv.as_ref(), &self.trees, session, self.id, nonce).await?;
+        let owned = take_over(
+            self.kv.as_ref(),
+            &self.trees,
+            session,
+            // Nobody else knows of it.
+            Taker::alone(self.id, nonce),
+        )
+        .await?;
         let (kv, now) = (Arc::clone(&self.kv), self.clock.wall());
         let import = Import::begin(kv, store.clone(), owned, old, now).await?;
         Ok(Importing {

@@ -9,7 +9,7 @@ use crate::image::Totals;
 use crate::kv::{Isolation, KeyRange, RangeLimit};
 use crate::record::retention::Policy;
 use crate::record::session::Identity;
-use crate::session::{Exchange, FlushBatch, FlushError, take_over};
+use crate::session::{Exchange, FlushBatch, FlushError, Taker, take_over};
 use crate::store::OpenSession;
 use crate::tree::{MemoryTrees, Root};
 use crate::{keyspace, keyspace::Key};
@@ -96,7 +96,12 @@ impl World {
     /// of this commit.
     async fn exchange(&self, id: SessionId, before: CommitId) -> Result<(), FlushError> {
         let trees = MemoryTrees::default();
-        let owner = take_over(self.kv.as_ref(), &trees, id, GatewayId::new(1), 1);
+        let owner = take_over(
+            self.kv.as_ref(),
+            &trees,
+            id,
+            Taker::alone(GatewayId::new(1), 1),
+        );
         let mut owner = owner.await.unwrap();
         let restored = Action::SessionRestored {
             session: id,
