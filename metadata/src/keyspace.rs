@@ -36,6 +36,12 @@
 //! | `x` | workspace that is being removed | workspace: u64 | `DeletionRecord`: tenant, name, since when |
 //! | `I` | call with an idempotency key | tenant: u64, hash of the key: 32 bytes | `CallRecord`: the request, how far it is, the answer |
 //! | `C` | totals of such calls | tenant: u64, what: u8 | `0` how many, `1` bytes of their records: u64 LE, by atomic add |
+//! | `c` | place of a chunk | domain: u64, chunk: 32 bytes | `PlaceRecord`: staged or in a pack, lengths, cycle |
+//! | `b` | body of a staged chunk | domain: u64, chunk: 32 bytes, piece: u8 | a part of its entry, at most 90,000 bytes |
+//! | `B` | pack of chunks | pack: 16 bytes | `PackRecord`: whether it is written, bytes, live bytes |
+//! | `g` | shared chunks | `c` | `CycleRecord`: the current cycle of collections |
+//! | `g` | shared chunks | `s` | bytes of all staged entries: u64 LE, by atomic add |
+//! | `g` | shared chunks | `t` | `TierRecord`: where the chunks of the installation are |
 //!
 //! A time is its seconds (u64) and nanoseconds (u32).
 //!
@@ -52,10 +58,14 @@
 
 mod decode;
 pub mod image;
+mod shared;
 
 use base::{CommitId, OperationId, SessionId, TenantId, Timestamp, WorkspaceId};
 
 pub use decode::{Key, decode, decode_delta_layer};
+pub use shared::{
+    bodies, body, body_pieces, cycle, decode_body, pack, packs, place, places, staged_bytes, tier,
+};
 
 use crate::kv::KeyRange;
 
@@ -86,6 +96,10 @@ mod table {
     pub(super) const DELETION: u8 = b'x';
     pub(super) const CALL: u8 = b'I';
     pub(super) const CALL_TOTAL: u8 = b'C';
+    pub(super) const PLACE: u8 = b'c';
+    pub(super) const BODY: u8 = b'b';
+    pub(super) const PACK: u8 = b'B';
+    pub(super) const SHARED: u8 = b'g';
 }
 
 /// Sub-tables of a session.
@@ -95,6 +109,13 @@ mod session_table {
     pub(super) const FLUSH: u8 = b'q';
     pub(super) const REPLY: u8 = b'x';
     pub(super) const CHANGED: u8 = b'y';
+}
+
+/// Sub-tables of what is known of shared chunks.
+mod shared_table {
+    pub(super) const CYCLE: u8 = b'c';
+    pub(super) const STAGED: u8 = b's';
+    pub(super) const TIER: u8 = b't';
 }
 
 /// A stored key that is not ours or is damaged.
@@ -221,6 +242,12 @@ pub fn token(hash: &[u8; 32]) -> Vec<u8> {
 #[must_use]
 pub fn workspace(workspace: WorkspaceId) -> Vec<u8> {
     key(table::WORKSPACE, &[&workspace.raw().to_be_bytes()])
+}
+
+/// All workspaces.
+#[must_use]
+pub fn all_workspaces() -> KeyRange {
+    KeyRange::prefix(&[table::WORKSPACE])
 }
 
 /// A workspace's number by its name.

@@ -290,6 +290,12 @@ impl Checker<'_> {
             Key::Deletion(id) => self.check_deletion(id, value).await?,
             Key::Call(tenant, _) => self.check_call(tenant, value).await?,
             Key::CallTotal(tenant, what) => self.check_call_total(tenant, what, value).await?,
+            Key::Place(..)
+            | Key::Body(..)
+            | Key::Pack(_)
+            | Key::Cycle
+            | Key::StagedBytes
+            | Key::Tier => self.check_shared(key, value).await?,
             // Not in the ranges that come here.
             Key::Delta(..) => {}
         }

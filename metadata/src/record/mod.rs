@@ -11,6 +11,7 @@ pub mod conflict;
 pub mod entry;
 pub mod inode;
 pub mod operation;
+pub mod place;
 pub mod reference;
 pub mod retention;
 pub mod session;
