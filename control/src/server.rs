@@ -25,6 +25,7 @@ use crate::mount_line::{MountKind, MountLine, MountTarget, mount_path};
 use crate::place::{Metadata, Place, Purpose};
 use crate::remover::Remover;
 use crate::settings::Settings;
+use crate::tier::Content;
 use crate::units::Size;
 
 /// Name of the workspace that the first start of `holdfast up` makes.
@@ -121,11 +122,14 @@ impl Server {
         let web = listen(settings.api_listen, "the API", "--api-listen").await?;
         let (dir, metadata) = open_metadata(dir, settings, Arc::clone(&clock)).await?;
         let store = metadata
-            .store(&dir, Arc::clone(&clock), Arc::clone(&rng))
+            .store(&dir, &settings.chunks, Arc::clone(&clock), Arc::clone(&rng))
             .await?;
-        let local = open_chunks(&dir, settings, Arc::clone(&clock)).await?;
+        dir.keep_tier(&settings.chunks)?;
+        let (calls, tasks) = (Tasks::new(), Tasks::new());
+        let until = tasks.clone();
+        let content = open_content(&dir, &metadata, settings, &clock, &rng, until).await?;
         let cache = bytes(settings.content_cache.0);
-        let cached = Arc::new(CachedStore::new(Arc::<LocalStore>::clone(&local), cache));
+        let cached = Arc::new(CachedStore::new(content.store(), cache));
         let engines = Engines {
             kv: metadata.kv(),
             chunks: Arc::<CachedStore>::clone(&cached),
@@ -148,11 +152,10 @@ impl Server {
         };
         dir.keep_control(&control_file(&ready))?;
         warn_if_full(&*metadata.kv(), settings);
-        let (calls, tasks) = (Tasks::new(), Tasks::new());
-        let collector = start_collector(metadata.kv(), &store, &local, &clock, &tasks);
+        let collector = start_collector(metadata.kv(), &store, &content, &clock, &tasks);
         let counted = Counted {
             gateway: Arc::clone(&gateway),
-            local,
+            content,
             cached,
             collector,
             metadata: metadata.calls(),
@@ -161,8 +164,9 @@ impl Server {
             token: token_prefix(&ready.api_token),
             remover: start_removing(&tasks, &store, &gateway, &clock),
             rng,
-            // The embedded store is locked by the process that has it open.
-            is_alone: true,
+            // The embedded store, and the directory of local content, are locked by the process that
+            // has them open.
+            is_alone: settings.metadata == Place::Embedded || !settings.chunks.is_shared(),
             drain_delay: settings.drain_delay.0,
         };
         let (time, until) = (Arc::clone(&clock), calls.clone());
@@ -299,6 +303,7 @@ async fn open_metadata(
     clock: Arc<dyn Clock>,
 ) -> Result<(DataDir, Metadata), Failure> {
     dir.check_place(&settings.metadata)?;
+    dir.check_tier(&settings.chunks)?;
     if let Place::Fdb(cluster_file) = &settings.metadata {
         let metadata = Metadata::connect(cluster_file.clone(), &settings.fdb, clock).await?;
         return Ok((dir, metadata));
@@ -333,26 +338,52 @@ fn start_removing(
     Remover::start(tasks, workspaces, served, time)
 }
 
+/// Begins to collect local content.
 fn start_collector(
     kv: Arc<dyn Kv>,
     store: &Store,
-    chunks: &Arc<LocalStore>,
+    content: &Content,
     clock: &Arc<dyn Clock>,
     tasks: &Tasks,
-) -> Arc<Collector> {
+) -> Option<Arc<Collector>> {
+    let Content::Local(local) = content else {
+        tracing::warn!(
+            "file content is shared and is not collected yet: what nothing refers to stays stored, and no \
+             policy removes commits"
+        );
+        return None;
+    };
     let collector = Collector::new(
         kv,
         store.clone(),
-        Arc::clone(chunks),
+        Arc::clone(local),
         Arc::clone(clock),
         tasks.clone(),
     );
     collector.start();
-    collector
+    Some(collector)
 }
 
 fn system_rng() -> Result<Rng, Failure> {
     Rng::system().map_err(|error| Failure::io("read random numbers", &error))
+}
+
+/// The content of files, wherever it is.
+async fn open_content(
+    dir: &DataDir,
+    metadata: &Metadata,
+    settings: &Settings,
+    clock: &Arc<dyn Clock>,
+    rng: &Arc<Rng>,
+    tasks: Tasks,
+) -> Result<Content, Failure> {
+    let clock = Arc::clone(clock);
+    if settings.chunks.is_shared() {
+        let opened = Content::open_shared(metadata.kv(), clock, Arc::clone(rng), tasks);
+        return opened.await.map(Content::Shared);
+    }
+    let local = open_chunks(dir, settings, clock).await?;
+    Ok(Content::Local(local))
 }
 
 /// The store in `chunks/`, as it is.

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::failure::{Failure, FailureKind};
 use crate::logging;
 use crate::place::Place;
+use crate::tier::Tier;
 use crate::units::{Addresses, Period, Size};
 
 /// Where data is kept unless told otherwise.
@@ -100,6 +101,10 @@ pub struct Given {
     /// cluster of a cluster file; `fdb:` means the client's default file [default: embedded]
     #[arg(long, env = "HOLDFAST_METADATA", value_name = "PLACE")]
     pub metadata: Option<Place>,
+    /// Where the content of files is: `local`, in packs of the data directory, or `kv`, in the metadata
+    /// store, which servers on several data directories may share [default: local]
+    #[arg(long, env = "HOLDFAST_CHUNKS", value_name = "TIER")]
+    pub chunks: Option<Tier>,
     /// What all keys in FoundationDB begin with, so that installations share a cluster
     /// [default: holdfast/]
     #[arg(long, env = "HOLDFAST_FDB_PREFIX", value_name = "TEXT")]
@@ -216,6 +221,8 @@ pub struct Settings {
     pub drain_delay: Period,
     /// Where metadata is.
     pub metadata: Place,
+    /// Where the content of files is.
+    pub chunks: Tier,
     /// How FoundationDB is used.
     #[serde(flatten)]
     pub fdb: FdbSettings,
@@ -281,6 +288,7 @@ impl Given {
             proxy_from: self.proxy_from.or(other.proxy_from),
             drain_delay: self.drain_delay.or(other.drain_delay),
             metadata: self.metadata.or(other.metadata),
+            chunks: self.chunks.or(other.chunks),
             fdb_prefix: self.fdb_prefix.or(other.fdb_prefix),
             fdb_timeout: self.fdb_timeout.or(other.fdb_timeout),
             fdb_tls_certificate: self.fdb_tls_certificate.or(other.fdb_tls_certificate),
@@ -317,6 +325,7 @@ impl Given {
             proxy_from: self.proxy_from.unwrap_or_default(),
             drain_delay: self.drain_delay.unwrap_or(Period(Duration::ZERO)),
             metadata: self.metadata.unwrap_or_default(),
+            chunks: self.chunks.unwrap_or_default(),
             fdb: FdbSettings {
                 fdb_prefix: self.fdb_prefix.unwrap_or_else(|| PREFIX_DEFAULT.into()),
                 fdb_timeout: self.fdb_timeout.unwrap_or(Period(Duration::from_secs(10))),
@@ -477,6 +486,7 @@ mod tests {
             ("proxy_from = ['10.0.0.1/8']", "write 10.0.0.0/8"),
             ("proxy_from = ['balancer']", "is no address"),
             ("metadata = 'etcd:'", "is no place for metadata"),
+            ("chunks = 'disk'", "is no place for chunks"),
         ] {
             let error = Given::parse(text).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");

@@ -24,6 +24,7 @@ use crate::collector::Collector;
 use crate::metrics::Counted;
 use crate::mount_line::MountTarget;
 use crate::remover::Remover;
+use crate::tier::Content;
 
 const TENANT: base::TenantId = base::TenantId::DEFAULT;
 
@@ -119,9 +120,9 @@ impl World {
         };
         let counted = Counted {
             gateway,
-            local,
+            content: Content::Local(local),
             cached,
-            collector,
+            collector: Some(collector),
             metadata: None,
         };
         let target = MountTarget::new("127.0.0.1:2049".parse().unwrap(), None);
