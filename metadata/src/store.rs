@@ -97,7 +97,8 @@ pub enum StoreError {
         /// What, and what to do.
         why: String,
     },
-    /// Somebody else has done the same call, so nothing was done.
+    /// The same call has been done, by somebody else or by an attempt whose outcome was unknown, so
+    /// nothing was done now. Its answer is kept.
     #[error("the call with this idempotency key has been done by another attempt: send it again")]
     Settled,
     /// The ticket or session has ended.

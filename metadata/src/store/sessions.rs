@@ -4,7 +4,7 @@ use base::{CommitId, Epoch, GatewayId, SessionId, TenantId, Timestamp, Workspace
 use bytes::Bytes;
 
 use super::deletion::require_workspace;
-use super::history::{CommitInfo, require_commit, write_operation};
+use super::history::{CommitInfo, is_logged, require_commit, write_operation};
 use super::tickets::{NewTicket, TICKETS_READ_MAX, hash_in_index, write_ticket};
 use super::{Store, StoreError, damaged};
 use crate::image::{InodeNumbers, Totals, Usage};
@@ -156,9 +156,13 @@ impl Store {
             ticket: kept_text.to_owned(),
         };
         let opened = &opened;
-        self.effect(|txn, _| {
-            // Under a fresh number: right however often it is applied.
+        self.effect(|txn, earlier| {
             Box::pin(async move {
+                // It may have been listed, and changed or closed, since an attempt whose outcome was
+                // unknown.
+                if earlier == Earlier::Unknown && is_logged(txn, kept.workspace, operation).await? {
+                    return Ok(opened());
+                }
                 require_workspace(txn, kept.workspace).await?;
                 // One that is removed meanwhile takes its tree along.
                 if let Some(commit) = commit {
@@ -303,8 +307,19 @@ impl Store {
         let log = self.logged(&fork.agent, &fork.run, action);
         let (fork, kept_ticket, kept_text) = (&fork, &ticket, text.as_str());
         let (log, operation) = (&log, self.new_operation());
-        self.effect(|txn, _| {
+        let opened = |session| Opened {
+            session,
+            ticket: kept_text.to_owned(),
+        };
+        let opened = &opened;
+        // As in opening: what was made is not made again, whatever became of it. A source never
+        // changes its workspace.
+        let workspace = self.session(tenant, source).await?.record.workspace;
+        self.effect(|txn, earlier| {
             Box::pin(async move {
+                if earlier == Earlier::Unknown && is_logged(txn, workspace, operation).await? {
+                    return Ok(opened(read_session(txn, tenant, id).await?));
+                }
                 // A fold or the end of the source conflicts with this read, so what is listed
                 // here exists when this is committed.
                 let from = require_session(txn, tenant, source).await?;
@@ -341,10 +356,7 @@ impl Store {
                 }
                 write_ticket(txn, kept_ticket, kept_text);
                 write_operation(txn, record.workspace, operation, now, log);
-                Ok(Opened {
-                    session: SessionInfo { id, record, flush },
-                    ticket: kept_text.to_owned(),
-                })
+                Ok(opened(SessionInfo { id, record, flush }))
             })
         })
         .await
@@ -665,7 +677,7 @@ async fn record_of(
     Ok(record)
 }
 
-/// Reads a session. The transaction is never committed, so there is nothing to conflict with.
+/// Reads a session, of which the transaction then writes nothing, so there is nothing to conflict with.
 async fn read_session(
     txn: &dyn Transaction,
     tenant: TenantId,

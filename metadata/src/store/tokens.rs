@@ -103,7 +103,8 @@ impl Store {
         };
         let (key, kept) = (&keyspace::token(&hash(text)), &record);
         self.effect(|txn, _| {
-            // A blind write: right however often it is applied.
+            // A blind write of a text that nobody knows before this ends, but for a call with a key: once
+            // that is done it does not get here again.
             Box::pin(async move {
                 txn.set(key, &kept.encode());
                 Ok(kept.clone())

@@ -8,7 +8,7 @@ use crate::image::InodeNumbers;
 use crate::keyspace;
 use crate::kv::{AtomicOp, Isolation, KeyRange, RangeLimit, pairs_of};
 use crate::record::workspace::WorkspaceRecord;
-use crate::transact::Budget;
+use crate::transact::{Budget, Earlier};
 
 /// Workspaces read at a time when listing.
 const PAGE: usize = 500;
@@ -64,8 +64,18 @@ impl Store {
             record: kept.clone(),
         };
         let made = &made;
-        self.effect(|txn, _| {
+        self.effect(|txn, earlier| {
             Box::pin(async move {
+                // It may have been listed and removed since an attempt whose outcome was unknown.
+                let tombstone = keyspace::deletion(id);
+                if earlier == Earlier::Unknown
+                    && txn
+                        .get(&tombstone, Isolation::Serializable)
+                        .await?
+                        .is_some()
+                {
+                    return Ok(made());
+                }
                 match txn.get(name_key, Isolation::Serializable).await? {
                     // An attempt whose outcome was unknown has been made after all.
                     Some(found) if *found == id.raw().to_be_bytes() => return Ok(made()),

@@ -45,7 +45,7 @@ impl Store {
         })?;
         let new = &new;
         self.effect(|txn, _| {
-            // Right however often it is applied.
+            // Sets a state, in the order of those who set it at the same time.
             Box::pin(async move {
                 require_workspace(txn, workspace).await?;
                 require_commit(txn, workspace, commit).await?;

@@ -6,7 +6,7 @@ use super::super::deletion::require_workspace;
 use super::super::{Store, StoreError, damaged};
 use super::PAGE;
 use super::commits::{NewCommit, require_commit, write_commit};
-use super::operations::{bad_key, write_operation};
+use super::operations::{bad_key, is_logged, write_operation};
 use crate::keyspace;
 use crate::kv::{Isolation, KeyRange, RangeLimit, Transaction, pairs_of};
 use crate::record::operation::{Action, Actor, Cause, OperationRecord};
@@ -428,14 +428,11 @@ impl Wanted<'_> {
             operation,
             ..
         } = self;
-        if earlier == Earlier::Unknown {
-            let done = keyspace::operation(workspace, operation);
-            if txn.get(&done, Isolation::Serializable).await?.is_some() {
-                return Ok(RefWritten {
-                    operation: Some(operation),
-                    record: None,
-                });
-            }
+        if earlier == Earlier::Unknown && is_logged(txn, workspace, operation).await? {
+            return Ok(RefWritten {
+                operation: Some(operation),
+                record: None,
+            });
         }
         let seen = self.look(txn).await?;
         let (before, after) = (seen.state, decide(&seen)?);

@@ -116,7 +116,7 @@ impl Store {
             })?;
         }
         self.effect(|txn, _| {
-            // Right however often it is applied.
+            // Sets a state, in the order of those who set it at the same time.
             Box::pin(async move {
                 require_workspace(txn, workspace).await?;
                 let found = retention_of(txn, workspace).await?;
