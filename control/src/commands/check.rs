@@ -39,7 +39,7 @@ pub(super) fn run(args: &cli::Check, json: bool) -> Result<u8, Failure> {
     let metadata = runtime.block_on(opened)?;
     runtime.block_on(metadata.check_is_of(&dir, &clock))?;
     // Nobody else uses it: the directory is locked.
-    let kv = metadata.still(&clock);
+    let kv = metadata.still(&clock)?;
     let chunks = if args.metadata_only {
         None
     } else {

@@ -446,7 +446,8 @@ impl Store {
         tenant: TenantId,
         id: SessionId,
     ) -> Result<SessionInfo, StoreError> {
-        read_session(&*self.transactor.kv().begin(), tenant, id).await
+        self.look(|txn| Box::pin(read_session(txn, tenant, id)))
+            .await
     }
 
     /// Up to `limit` of the tenant's sessions after `after`, by workspace and number.
@@ -469,21 +470,26 @@ impl Store {
             let key = keyspace::session_of(tenant, workspace, session);
             range.start = range.start.max(KeyRange::key(&key).end);
         }
-        let txn = self.transactor.kv().begin();
         let limit = RangeLimit::pairs(limit.clamp(1, PAGE));
-        // A listing of its own, never committed.
-        let pairs = pairs_of(&*txn, range, limit, Isolation::Snapshot).await?;
-        let mut sessions = Vec::with_capacity(pairs.len());
-        for (key, _) in pairs {
-            let (_, _, id) =
-                keyspace::decode_session_of(&key).map_err(|error| StoreError::Corrupt {
-                    what: "session index".into(),
-                    why: error.to_string(),
-                })?;
-            // As of the same version: one closed meanwhile is no error.
-            sessions.push(read_session(&*txn, tenant, id).await?);
-        }
-        Ok(sessions)
+        let range = &range;
+        self.look(|txn| {
+            Box::pin(async move {
+                // Nothing is written, so there is nothing to conflict with.
+                let pairs = pairs_of(txn, range.clone(), limit, Isolation::Snapshot).await?;
+                let mut sessions = Vec::with_capacity(pairs.len());
+                for (key, _) in pairs {
+                    let (_, _, id) =
+                        keyspace::decode_session_of(&key).map_err(|error| StoreError::Corrupt {
+                            what: "session index".into(),
+                            why: error.to_string(),
+                        })?;
+                    // As of the same version: one closed meanwhile is no error.
+                    sessions.push(read_session(txn, tenant, id).await?);
+                }
+                Ok(sessions)
+            })
+        })
+        .await
     }
 
     /// Those of the next sessions after `after` (of all tenants, a page of them) that have ended
@@ -501,11 +507,8 @@ impl Store {
         if let Some(SessionPosition(key)) = after {
             range.start = KeyRange::key(&key).end;
         }
-        let txn = self.transactor.kv().begin();
         // A look that only says what to close; closing reads again.
-        let page = txn
-            .get_range(&range, RangeLimit::pairs(PAGE), Isolation::Snapshot)
-            .await?;
+        let page = self.page(&range, RangeLimit::pairs(PAGE)).await?;
         let now = self.clock.wall();
         let mut expired = Vec::new();
         for (key, _) in &page.pairs {
@@ -513,13 +516,15 @@ impl Store {
                 tracing::warn!("key in the index of sessions is damaged");
                 continue;
             };
-            let found = txn
-                .get(&keyspace::session_meta(id), Isolation::Snapshot)
-                .await?;
-            match found.as_deref().map(SessionRecord::decode) {
-                Some(Ok(record)) if record.is_expired(now) => expired.push((tenant, id)),
-                Some(Err(error)) => tracing::warn!(session = %id, %error, "read session"),
-                Some(Ok(_)) | None => {}
+            let found = match self.read(&keyspace::session_meta(id), "session").await {
+                Ok(found) => found,
+                Err(StoreError::NotFound { .. }) => continue,
+                Err(error) => return Err(error),
+            };
+            match SessionRecord::decode(&found) {
+                Ok(record) if record.is_expired(now) => expired.push((tenant, id)),
+                Ok(_) => {}
+                Err(error) => tracing::warn!(session = %id, %error, "read session"),
             }
         }
         let last = page.pairs.last().filter(|_| page.more);

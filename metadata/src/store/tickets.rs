@@ -4,7 +4,7 @@ use base::{SessionId, TenantId, Timestamp};
 
 use super::{Store, StoreError, damaged};
 use crate::keyspace::{self, KeyReader};
-use crate::kv::{Isolation, RangeLimit, Transaction, pairs_of};
+use crate::kv::{Isolation, RangeLimit, Transaction};
 use crate::record::workspace::{TicketRecord, Uses};
 use crate::transact::Budget;
 
@@ -292,11 +292,9 @@ impl Store {
 
     /// Hashes of a session's tickets.
     pub(super) async fn ticket_hashes(&self, id: SessionId) -> Result<Vec<[u8; 32]>, StoreError> {
-        let txn = self.transactor.kv().begin();
-        let limit = RangeLimit::pairs(TICKETS_READ_MAX);
-        // A listing of its own, never committed.
         let range = keyspace::tickets_of(id);
-        let pairs = pairs_of(&*txn, range, limit, Isolation::Snapshot).await?;
+        let limit = RangeLimit::pairs(TICKETS_READ_MAX);
+        let pairs = self.pairs(&range, limit).await?;
         pairs.iter().map(|(key, _)| hash_in_index(key)).collect()
     }
 }

@@ -136,13 +136,7 @@ impl Store {
         let mut range = keyspace::tokens();
         let mut tokens = Vec::new();
         loop {
-            // A listing of its own, never committed.
-            let page = self
-                .transactor
-                .kv()
-                .begin()
-                .get_range(&range, RangeLimit::pairs(PAGE), Isolation::Snapshot)
-                .await?;
+            let page = self.page(&range, RangeLimit::pairs(PAGE)).await?;
             for (key, value) in &page.pairs {
                 let record = TokenRecord::decode(value).map_err(damaged("API token"))?;
                 if record.tenant == tenant {

@@ -6,7 +6,7 @@ use base::{TenantId, WorkspaceId};
 use super::{Store, StoreError, check_name, damaged};
 use crate::image::InodeNumbers;
 use crate::keyspace;
-use crate::kv::{AtomicOp, Isolation, KeyRange, RangeLimit, pairs_of};
+use crate::kv::{AtomicOp, Isolation, KeyRange, RangeLimit};
 use crate::record::workspace::WorkspaceRecord;
 use crate::transact::{Budget, Earlier};
 
@@ -138,10 +138,8 @@ impl Store {
         if let Some(name) = after {
             range.start = KeyRange::key(&keyspace::workspace_name(tenant, name)).end;
         }
-        let txn = self.transactor.kv().begin();
         let limit = RangeLimit::pairs(limit.clamp(1, PAGE));
-        // A listing of its own, never committed.
-        let pairs = pairs_of(&*txn, range, limit, Isolation::Snapshot).await?;
+        let pairs = self.pairs(&range, limit).await?;
         let mut workspaces = Vec::with_capacity(pairs.len());
         for (_, id) in pairs {
             workspaces.push(self.workspace(decode_id(&id)?).await?);

@@ -6,7 +6,7 @@ use super::super::{Store, StoreError, damaged};
 use super::PAGE;
 use super::refs::{RefSeen, is_kept};
 use crate::keyspace::{self, KeyError};
-use crate::kv::{Isolation, KeyRange, RangeLimit, Transaction, pairs_of};
+use crate::kv::{Isolation, KeyRange, RangeLimit, Transaction};
 use crate::record::operation::{Action, Actor, Cause, OperationRecord};
 use crate::record::reference::{RefChange, RefState};
 use crate::version::rfc3339;
@@ -195,9 +195,7 @@ impl Store {
             reverse: true,
             ..RangeLimit::pairs(limit.clamp(1, PAGE))
         };
-        let txn = self.transactor.kv().begin();
-        // A listing of its own, never committed.
-        Ok(pairs_of(&*txn, range.clone(), limit, Isolation::Snapshot).await?)
+        self.pairs(range, limit).await
     }
 }
 

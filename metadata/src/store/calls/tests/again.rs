@@ -6,8 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use base::WorkspaceId;
 
 use super::*;
-use crate::image::Usage;
-use crate::record::commit::{Provenance, Statistics};
 use crate::record::retention::Policy;
 use crate::record::session::SessionRecord;
 use crate::store::{ForkSession, NewCommit, NewTicket, WorkspaceInfo};
@@ -102,15 +100,7 @@ impl Doubtful {
     }
 
     async fn commit(&self) -> base::CommitId {
-        let new = NewCommit {
-            tree: base::NodeId::new([7; 32]),
-            usage: Usage::default(),
-            parents: Vec::new(),
-            statistics: Statistics::default(),
-            conflicts: 0,
-            message: String::new(),
-            provenance: Provenance::default(),
-        };
+        let new = NewCommit::of_tree(base::NodeId::new([7; 32]));
         let made = self.world.store.put_commit(self.workspace, new).await;
         made.unwrap().id
     }
