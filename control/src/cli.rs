@@ -130,7 +130,7 @@ pub struct MetadataArgs {
     /// What all keys in FoundationDB begin with [default: holdfast/]
     #[arg(long, env = "HOLDFAST_FDB_PREFIX", value_name = "TEXT")]
     pub fdb_prefix: Option<String>,
-    /// How long one FoundationDB transaction may take [default: 10s]
+    /// How long one FoundationDB transaction may take, at most 5s [default: 4s]
     #[arg(long, env = "HOLDFAST_FDB_TIMEOUT", value_name = "DURATION")]
     pub fdb_timeout: Option<Period>,
     /// File with the TLS certificate for FoundationDB

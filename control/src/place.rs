@@ -152,7 +152,7 @@ impl Metadata {
         use metadata::kv::fdb::{FdbKv, FdbOptions, NetworkOptions};
         let options = FdbOptions {
             cluster_file,
-            prefix: settings.fdb_prefix.clone().into_bytes(),
+            prefix: settings.key_prefix(),
             timeout: settings.fdb_timeout.0,
             open_timeout: settings.fdb_timeout.0,
             network: NetworkOptions {
@@ -348,7 +348,9 @@ fn lost(dir: &DataDir) -> Failure {
 fn of_connect(error: &metadata::kv::fdb::OpenError) -> Failure {
     use metadata::kv::fdb::OpenError;
     let kind = match error {
-        OpenError::ClusterFile { .. } | OpenError::Options(_) => FailureKind::Usage,
+        OpenError::ClusterFile { .. } | OpenError::TlsFile { .. } | OpenError::Options(_) => {
+            FailureKind::Usage
+        }
         OpenError::ApiVersion { .. } | OpenError::Network(_) => FailureKind::Error,
         OpenError::Unavailable { .. } => FailureKind::Retry,
     };

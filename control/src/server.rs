@@ -161,7 +161,9 @@ impl Server {
             token: token_prefix(&ready.api_token),
             remover: start_removing(&tasks, &store, &gateway, &clock),
             rng,
-            // The embedded store is locked by the process that has it open.
+            // The data directory is locked by this process, and no other has these keys: an embedded
+            // store is in it, and an installation in FoundationDB belongs to one directory. Only a copy of
+            // the directory, started beside it, would not be kept off (docs/foundationdb.md).
             is_alone: true,
             drain_delay: settings.drain_delay.0,
         };
