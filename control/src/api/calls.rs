@@ -56,8 +56,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Longest answer that is looked at, in bytes: more than any has.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
-/// Time between two looks for old keys.
-const FORGETTING_PAUSE: Duration = Duration::from_secs(600);
+/// Time between two looks for old keys: each reads all records, with their answers.
+const FORGETTING_PAUSE: Duration = Duration::from_secs(3600);
 
 /// The calls with keys that this process runs.
 #[derive(Debug)]

@@ -469,12 +469,14 @@ impl Store {
                             let Ok(Key::Call(tenant, _)) = keyspace::decode(key) else {
                                 continue;
                             };
-                            if !is_old(value, now) {
+                            // One that is damaged is left for `check` to tell.
+                            let record = CallRecord::decode(value);
+                            if !record.is_ok_and(|record| is_old(&record, now)) {
                                 continue;
                             }
                             // Again, so that whoever uses it conflicts.
                             if let Some((record, size)) = read_call(txn, key).await?
-                                && is_old(&record.encode(), now)
+                                && is_old(&record, now)
                             {
                                 remove(txn, tenant, key, size);
                                 count += 1;
@@ -501,10 +503,7 @@ fn begun(now: Timestamp) -> CallState {
 }
 
 /// Whether a key has been kept for long enough, and nobody runs its call.
-fn is_old(record: &[u8], now: Timestamp) -> bool {
-    let Ok(record) = CallRecord::decode(record) else {
-        return false;
-    };
+fn is_old(record: &CallRecord, now: Timestamp) -> bool {
     let is_held = match record.state {
         CallState::Begun { until } => until > now,
         CallState::Done(_) => false,
