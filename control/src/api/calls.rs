@@ -248,7 +248,7 @@ async fn in_turn(state: &Arc<ApiState>, mut asked: Box<Asked>) -> Result<Respons
         // by what is not done, and what was done is to be known.
         let tried = state
             .work
-            .to_end(async move { attempt(&work, asked).await });
+            .keyed_to_end(async move { attempt(&work, asked).await });
         asked = match tried.await? {
             Tried::Answered(response) => return Ok(response),
             Tried::Waits(asked) => asked,
