@@ -8,11 +8,9 @@ use std::sync::Arc;
 
 use base::{InodeId, NodeId, Rng, SystemClock, TenantId};
 use chunkstore::local::{LocalOptions, LocalStore};
-use metadata::image::Usage;
 use metadata::keyspace;
 use metadata::kv::Kv;
 use metadata::kv::embedded::{EmbeddedKv, EmbeddedOptions};
-use metadata::record::commit::{Provenance, Statistics};
 use metadata::record::workspace::FormatRecord;
 use metadata::session::{session_layers, tree_of};
 use metadata::store::{NewCommit, Store};
@@ -402,15 +400,7 @@ fn commit(dir: &Path) -> String {
         let root = keyspace::image::inode(InodeId::ROOT);
         let attributes = layers.base().get(&root).await.unwrap().unwrap();
         let made = layers.base().tree().build([(root, attributes)]).await;
-        let new = NewCommit {
-            tree: NodeId::new(made.unwrap().root.to_bytes()),
-            usage: Usage::default(),
-            parents: Vec::new(),
-            statistics: Statistics::default(),
-            conflicts: 0,
-            message: String::new(),
-            provenance: Provenance::default(),
-        };
+        let new = NewCommit::of_tree(NodeId::new(made.unwrap().root.to_bytes()));
         let made = store.put_commit(workspace.id, new).await.unwrap();
         made.id.to_string()
     })

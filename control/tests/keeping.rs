@@ -11,11 +11,9 @@ mod tests {
 
     use base::{Clock, InodeId, ManualClock, NodeId, Rng, SystemClock, TenantId, Timestamp};
     use chunkstore::local::{LocalOptions, LocalStore};
-    use metadata::image::Usage;
     use metadata::keyspace;
     use metadata::kv::Kv;
     use metadata::kv::embedded::{EmbeddedKv, EmbeddedOptions};
-    use metadata::record::commit::{Provenance, Statistics};
     use metadata::record::inode::InodeRecord;
     use metadata::session::{session_layers, tree_of};
     use metadata::store::{NewCommit, Store};
@@ -138,13 +136,8 @@ mod tests {
             record.stat.mtime = Timestamp::new(1, 2);
             let made = layers.base().tree().build([(key, record.encode())]).await;
             let new = NewCommit {
-                tree: NodeId::new(made.unwrap().root.to_bytes()),
-                usage: Usage::default(),
-                parents: Vec::new(),
-                statistics: Statistics::default(),
-                conflicts: 0,
                 message: "left behind".into(),
-                provenance: Provenance::default(),
+                ..NewCommit::of_tree(NodeId::new(made.unwrap().root.to_bytes()))
             };
             let made = store.put_commit(workspace.id, new).await.unwrap();
             made.id.to_string()

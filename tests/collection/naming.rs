@@ -9,11 +9,9 @@ use std::time::Duration;
 use base::{
     Clock, CommitId, ManualClock, NodeId, Rng, SessionId, TenantId, Timestamp, WorkspaceId,
 };
-use metadata::image::Usage;
 use metadata::keyspace;
 use metadata::kv::Kv;
 use metadata::kv::memory::MemoryKv;
-use metadata::record::commit::{Provenance, Statistics};
 use metadata::record::operation::{Action, Cause};
 use metadata::record::reference::{RefKind, RefName, RefState};
 use metadata::record::retention::Policy;
@@ -113,13 +111,9 @@ struct Somebody {
 
 fn new_commit(message: &str, parents: &[CommitId]) -> NewCommit {
     NewCommit {
-        tree: NodeId::new([1; 32]),
-        usage: Usage::default(),
         parents: parents.to_vec(),
-        statistics: Statistics::default(),
-        conflicts: 0,
         message: message.into(),
-        provenance: Provenance::default(),
+        ..NewCommit::of_tree(NodeId::new([1; 32]))
     }
 }
 

@@ -14,7 +14,6 @@ use crate::kv::memory::MemoryKv;
 use crate::kv::{Isolation, KeyRange};
 use crate::layers::{Base, Layers};
 use crate::ops::{self, Context, How, Node};
-use crate::record::commit::{Provenance, Statistics};
 use crate::record::conflict::{Conflict, ConflictKind, Place, Resolution, Sources};
 use crate::record::entry::Entry;
 use crate::record::inode::InodeRecord;
@@ -319,16 +318,13 @@ impl World {
         let (store, workspace) = (&self.store, self.workspace);
         let made = self.tree().await;
         let new = |message: &str, parents| NewCommit {
-            tree: made.root.name(),
             usage: Usage {
                 bytes: made.counters.bytes,
                 inodes: made.counters.inodes - 1,
             },
             parents,
-            statistics: Statistics::default(),
-            conflicts: 0,
             message: message.into(),
-            provenance: Provenance::default(),
+            ..NewCommit::of_tree(made.root.name())
         };
         let one = store
             .put_commit(workspace, new("1", vec![]))

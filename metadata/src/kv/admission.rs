@@ -103,3 +103,43 @@ pub(super) fn check_range(
 fn outside() -> KvError {
     KvError::Limit("key is outside the caller's keys")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever is written over again counts: memory is bounded before the commit can say no.
+    #[test]
+    fn what_is_buffered_is_bounded() {
+        let mut admission = Admission::default();
+        let value = KV_VALUE_BYTES_MAX;
+        let fits = BUFFERED_BYTES_MAX / (1 + value);
+        for _ in 0..fits {
+            assert!(admission.admit_write(b"a", 1, value));
+        }
+        assert!(!admission.admit_write(b"a", 1, value));
+        // Nothing after it is taken either, and the first error stays.
+        assert!(!admission.admit_write(b"a", 1, 0));
+        admission.fail(KvError::Usage("later"));
+        let first = Err(KvError::Limit("transaction is too large"));
+        assert_eq!(admission.check(), first);
+    }
+
+    #[test]
+    fn keys_and_ranges_are_the_callers() {
+        let range = |start: &'static [u8], end: &'static [u8]| KeyRange {
+            start: Bytes::from_static(start),
+            end: Bytes::from_static(end),
+        };
+        assert!(check_range(&range(b"a", b"\xff"), Bytes::clone).is_ok());
+        assert!(check_range(&range(b"a", b"\xff\0"), Bytes::clone).is_err());
+        assert!(check_range(&range(b"b", b"a"), Bytes::clone).is_err());
+        let mut admission = Admission::default();
+        assert!(admission.admit_write(b"\xfe", KV_KEY_BYTES_MAX, 0));
+        assert!(!admission.admit_write(b"\xff", 1, 0));
+        // A range without a key is nothing to do, and no error.
+        let mut admission = Admission::default();
+        assert!(admission.admit_range(Ok(range(b"a", b"a"))).is_none());
+        assert_eq!(admission.check(), Ok(()));
+    }
+}

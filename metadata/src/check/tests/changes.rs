@@ -7,16 +7,12 @@ use crate::keyspace::image::ImageKey;
 async fn put(world: &World, root: Root, parent: Option<CommitId>) -> CommitId {
     let counters = world.layers.base().tree().counters(root).await.unwrap();
     let new = NewCommit {
-        tree: root.name(),
         usage: Usage {
             bytes: counters.bytes,
             inodes: counters.inodes.saturating_sub(1),
         },
         parents: parent.into_iter().collect(),
-        statistics: Statistics::default(),
-        conflicts: 0,
-        message: String::new(),
-        provenance: Provenance::default(),
+        ..NewCommit::of_tree(root.name())
     };
     world
         .store

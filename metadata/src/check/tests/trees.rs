@@ -93,13 +93,10 @@ async fn contradicting_commits_are_told() {
     let (mut world, fork, _, root) = with_history().await;
     let put = async |world: &World, root: Root, (usage, conflicts)| {
         let new = NewCommit {
-            tree: root.name(),
             usage,
-            parents: Vec::new(),
-            statistics: Statistics::default(),
             conflicts,
             message: "x".into(),
-            provenance: Provenance::default(),
+            ..NewCommit::of_tree(root.name())
         };
         let made = world.store.put_commit(world.workspace, new).await;
         let id = made.unwrap().id;

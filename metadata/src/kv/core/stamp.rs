@@ -98,6 +98,19 @@ impl Template {
 mod tests {
     use super::*;
 
+    /// The stamp may have any value, so a key that begins with it may be nobody's.
+    #[test]
+    fn a_stamped_key_is_the_callers_whatever_the_stamp() {
+        let operand = |bytes: &[u8], offset: u32| [bytes, &offset.to_le_bytes()].concat();
+        let place = [0; STAMP_BYTES];
+        let after = [&b"k"[..], &place].concat();
+        assert!(Template::key(&operand(&after, 1)).is_ok());
+        let outside = KvError::Limit("key is outside the caller's keys");
+        assert_eq!(Template::key(&operand(&place, 0)), Err(outside.clone()));
+        let above = [&b"\xff"[..], &place].concat();
+        assert_eq!(Template::key(&operand(&above, 1)), Err(outside));
+    }
+
     #[test]
     fn operands_are_checked() {
         let operand = |len: usize, offset: u32| {

@@ -11,10 +11,9 @@ use bytes::Bytes;
 
 use super::super::{Lineage, TextFuture, Texts};
 use crate::compare::Snapshot;
-use crate::image::{NameHasher, Usage};
+use crate::image::NameHasher;
 use crate::keyspace::image as keys;
 use crate::kv::memory::MemoryKv;
-use crate::record::commit::{Provenance, Statistics};
 use crate::record::entry::Entry;
 use crate::record::inode::InodeRecord;
 use crate::stat::{Device, FileKind, Stat};
@@ -300,13 +299,9 @@ impl History {
         parents: &[usize],
     ) -> CommitId {
         let new = NewCommit {
-            tree: state.root(world).await,
-            usage: Usage::default(),
             parents: parents.iter().map(|at| self.id(*at)).collect(),
-            statistics: Statistics::default(),
-            conflicts: 0,
             message: format!("{}", self.len()),
-            provenance: Provenance::default(),
+            ..NewCommit::of_tree(state.root(world).await)
         };
         let made = world.store.put_commit(world.workspace, new).await.unwrap();
         let commit = (made.id, state.clone(), parents.to_vec());

@@ -39,6 +39,23 @@ pub struct NewCommit {
     pub provenance: Provenance,
 }
 
+#[cfg(any(test, feature = "testing"))]
+impl NewCommit {
+    /// One of a tree, of which nothing else is said.
+    #[must_use]
+    pub fn of_tree(tree: NodeId) -> Self {
+        Self {
+            tree,
+            usage: Usage::default(),
+            parents: Vec::new(),
+            statistics: Statistics::default(),
+            conflicts: 0,
+            message: String::new(),
+            provenance: Provenance::default(),
+        }
+    }
+}
+
 /// A commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommitInfo {

@@ -16,7 +16,7 @@ use crate::check::{CheckOptions, check};
 use crate::image::Usage;
 use crate::kv::Kv;
 use crate::kv::memory::MemoryKv;
-use crate::record::commit::{Provenance, Statistics};
+use crate::record::commit::Provenance;
 use crate::record::operation::{Action, Actor, Cause, OperationRecord};
 use crate::record::reference::{RefKind, RefName, RefState};
 use crate::store::{NewWorkspace, Store, StoreError};
@@ -113,13 +113,9 @@ fn branch(commit: CommitId) -> RefState {
 
 fn new_commit(message: &str, parents: &[CommitId]) -> NewCommit {
     NewCommit {
-        tree: NodeId::new([1; 32]),
-        usage: Usage::default(),
         parents: parents.to_vec(),
-        statistics: Statistics::default(),
-        conflicts: 0,
         message: message.into(),
-        provenance: Provenance::default(),
+        ..NewCommit::of_tree(NodeId::new([1; 32]))
     }
 }
 

@@ -4,21 +4,15 @@ use base::NodeId;
 
 use super::*;
 use crate::check::{CheckOptions, check};
-use crate::image::Usage;
 use crate::kv::{KeyRange, RangeLimit};
-use crate::record::commit::{Provenance, Statistics};
 use crate::record::operation::Cause;
 use crate::record::reference::{RefKind, RefName, RefState};
 
 fn new_commit(message: String, parents: Vec<CommitId>) -> NewCommit {
     NewCommit {
-        tree: NodeId::new([1; 32]),
-        usage: Usage::default(),
         parents,
-        statistics: Statistics::default(),
-        conflicts: 0,
         message,
-        provenance: Provenance::default(),
+        ..NewCommit::of_tree(NodeId::new([1; 32]))
     }
 }
 
