@@ -358,9 +358,9 @@ impl Client {
             Payload::Nothing => Vec::new(),
             Payload::Json(body) => serde_json::to_vec(body).unwrap_or_default(),
         };
-        request.body(body).map_err(|error| {
-            Failure::new(FailureKind::Usage, format_args!("call {url}: {error}"))
-        })
+        request
+            .body(body)
+            .map_err(|error| Failure::new(FailureKind::Usage, format_args!("call {url}: {error}")))
     }
 
     /// Whether an answer says that all is well.

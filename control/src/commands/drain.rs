@@ -165,10 +165,7 @@ mod tests {
             let failure = wait(&server.client(), &asked, Duration::ZERO).unwrap_err();
             assert_eq!(failure.kind, FailureKind::Retry);
             assert!(failure.message.contains("its own address"), "{failure}");
-            assert!(
-                failure.message.contains(&status.to_string()),
-                "{failure}"
-            );
+            assert!(failure.message.contains(&status.to_string()), "{failure}");
             assert_eq!(server.heard().len(), 1);
         }
         // One that takes connections and answers nothing, and one that takes none.
