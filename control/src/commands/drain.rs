@@ -53,8 +53,9 @@ fn wait(client: &Client, asked: &Drain, patience: Duration) -> Result<(), Failur
     let clock = SystemClock::new();
     let mut seen = clock.monotonic();
     let mut last = asked.clone();
+    let line = output::ProgressLine;
     for _ in 0..LOOKS_MAX {
-        output::progress_note(&shown(&last));
+        line.show(&shown(&last));
         match client.look::<Drain>("/v1/drain")? {
             Look::There(now) if now.state == DrainState::Serving => return Ok(()),
             Look::There(now) => {
