@@ -27,6 +27,7 @@ const PROXY_FROM_MAX: usize = 1024;
 
 /// Longest `drain_delay`: no balancer takes so long to notice.
 const DRAIN_DELAY_MAX: Duration = Duration::from_secs(3600);
+
 /// What keys in FoundationDB begin with, unless told otherwise.
 const PREFIX_DEFAULT: &str = "holdfast/";
 
@@ -255,6 +256,18 @@ impl Given {
         Self::parse(&text).map_err(|error| {
             let message = format!("configuration file {shown}: {error}");
             Failure::new(FailureKind::Usage, message)
+        })
+    }
+
+    /// These settings, and those of a configuration file where these say nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`Given::read`].
+    pub fn or_of(self, config: Option<&Path>) -> Result<Self, Failure> {
+        Ok(match config {
+            Some(path) => self.or(Self::read(path)?),
+            None => self,
         })
     }
 
@@ -506,6 +519,10 @@ mod tests {
             ("metadata = 'etcd:'", "is no place for metadata"),
         ] {
             let error = Given::parse(text).unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+        }
+        let error = Given::parse("\nlisen = 'x'").unwrap_err().to_string();
+        for part in ["line 2", "expected one of `data_dir`, `listen`"] {
             assert!(error.contains(part), "{error}");
         }
         for text in [

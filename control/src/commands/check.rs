@@ -28,14 +28,14 @@ const FOUND: u8 = 1;
 const KEYS_BETWEEN: u64 = 200_000;
 
 pub(super) fn run(args: &cli::Check, json: bool) -> Result<u8, Failure> {
-    let dir = DataDir::look_at(&args.data_dir)?;
+    let settings = args.data.clone().settings()?;
+    let dir = DataDir::look_at(&settings.data_dir)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::io("start", &error))?;
-    let place = args.metadata.clone();
-    let opened = metadata_of(&dir, place, Purpose::Look, Arc::clone(&clock));
+    let opened = metadata_of(&dir, settings, Purpose::Look, Arc::clone(&clock));
     let metadata = runtime.block_on(opened)?;
     runtime.block_on(metadata.check_is_of(&dir, &clock))?;
     // Nobody else uses it: the directory is locked.
