@@ -485,6 +485,10 @@ mod tests {
         );
         let plain = HistoryError::Freeze(FreezeError::NoSpace);
         assert_eq!(super::told(&plain), plain.to_string());
+        // Its text ends with what it comes from.
+        let merge = HistoryError::Merge(MergeError::Damaged("a node"));
+        assert!(std::error::Error::source(&merge).is_some());
+        assert_eq!(super::told(&merge), merge.to_string());
     }
 
     #[test]

@@ -37,7 +37,8 @@ const NODE_CACHE_BYTES: usize = 64 << 20;
 const KEYS_BETWEEN: u64 = 200_000;
 
 pub(super) fn run(args: &cli::Check, json: bool) -> Result<u8, Failure> {
-    let dir = DataDir::look_at(&args.data_dir)?;
+    let settings = args.data.clone().settings()?;
+    let dir = DataDir::look_at(&settings.data_dir)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     // Several threads: whether a shared chunk is there is asked from within a check.
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -45,12 +46,11 @@ pub(super) fn run(args: &cli::Check, json: bool) -> Result<u8, Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::io("start", &error))?;
-    let place = args.metadata.clone();
-    let opened = metadata_of(&dir, place, Purpose::Look, Arc::clone(&clock));
+    let opened = metadata_of(&dir, settings, Purpose::Look, Arc::clone(&clock));
     let metadata = runtime.block_on(opened)?;
     runtime.block_on(metadata.check_is_of(&dir, &clock))?;
     // Nobody else uses it: the directory is locked.
-    let kv = metadata.still(&clock);
+    let kv = metadata.still(&clock)?;
     let is_shared = dir.tier()?.is_shared();
     if is_shared && args.deep {
         let message = "the content of files is shared, and shared content is not verified yet: leave out \

@@ -220,7 +220,9 @@ mod tests {
         let (one, three) = (name(1).1, name(3).1);
         let body = |chunk, piece| keyspace::body(domain, chunk, piece);
         let at = |chunk| keyspace::place(domain, chunk);
-        let cases: [(Vec<u8>, Option<&[u8]>, &str); 10] = [
+        /// A key, the value that it gets, and what is found.
+        type Case<'a> = (Vec<u8>, Option<&'a [u8]>, &'a str);
+        let cases: [Case<'_>; 10] = [
             (
                 body(two, 1),
                 None,

@@ -140,8 +140,7 @@ pub fn decode(key: &[u8]) -> Result<Key, KeyError> {
         table::DELETION => Key::Deletion(WorkspaceId::new(fields.u64()?)),
         table::CALL => Key::Call(TenantId::new(fields.u64()?), fields.array()?),
         table::CALL_TOTAL => Key::CallTotal(TenantId::new(fields.u64()?), fields.u8()?),
-        table::LEASE => Key::Lease(GatewayId::new(fields.u64()?)),
-        table::NOTICE => Key::Notice(GatewayId::new(fields.u64()?), SessionId::new(fields.u64()?)),
+        table::LEASE | table::NOTICE => gateway(table, &mut fields)?,
         table::PLACE | table::BODY | table::PACK | table::SHARED => shared(table, &mut fields)?,
         table::REF => {
             let workspace = WorkspaceId::new(fields.u64()?);
@@ -206,6 +205,14 @@ fn shared(table: u8, fields: &mut KeyReader<'_>) -> Result<Key, KeyError> {
             _ => return Err(KeyError::WrongTable),
         },
     })
+}
+
+fn gateway(table: u8, fields: &mut KeyReader<'_>) -> Result<Key, KeyError> {
+    let gateway = GatewayId::new(fields.u64()?);
+    if table == table::LEASE {
+        return Ok(Key::Lease(gateway));
+    }
+    Ok(Key::Notice(gateway, SessionId::new(fields.u64()?)))
 }
 
 fn session(fields: &mut KeyReader<'_>) -> Result<SessionId, KeyError> {
