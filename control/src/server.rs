@@ -20,6 +20,7 @@ use crate::collector::Collector;
 use crate::data_dir::{ControlFile, DataDir, SessionFile};
 use crate::expiry;
 use crate::failure::{Failure, FailureKind};
+use crate::fleet::{Addresses, Listening, peer_listen};
 use crate::metrics::Counted;
 use crate::mount_line::{MountKind, MountLine, MountTarget, mount_path};
 use crate::place::{Metadata, Place, Purpose};
@@ -36,6 +37,9 @@ const PACK_BYTES_MIN: u64 = 4 << 20;
 
 /// What a start writes, in bytes, and what the metadata store keeps free to work at all.
 const START_BYTES: u64 = 4 << 20;
+
+/// Other gateways get sessions one by one for so long at the end; the rest when all is stored.
+const LET_GO_PATIENCE: Duration = Duration::from_secs(60);
 
 /// API calls in flight get this long at shutdown.
 const API_DRAIN: Duration = Duration::from_secs(5);
@@ -120,6 +124,11 @@ impl Server {
         // Before the store is opened, which takes long if it is large.
         let nfs = listen(settings.listen, "NFS", "--listen").await?;
         let web = listen(settings.api_listen, "the API", "--api-listen").await?;
+        let peers = match peer_listen(settings) {
+            Some(address) => Some(listen(address, "other gateways", "--peer-listen").await?),
+            None => None,
+        };
+        let (target, addresses) = addresses(settings, &nfs, &web, peers.as_ref())?;
         let (dir, metadata) = open_metadata(dir, settings, Arc::clone(&clock)).await?;
         let store = metadata
             .store(&dir, &settings.chunks, Arc::clone(&clock), Arc::clone(&rng))
@@ -136,13 +145,16 @@ impl Server {
             clock: Arc::clone(&clock),
             rng: Arc::clone(&rng),
         };
-        let gateway = Gateway::new(gateway_options(settings), engines, store.clone())
-            .await
-            .map_err(of_store)?;
-        let nfs_address = local_address(&nfs)?;
-        let target = MountTarget::new(nfs_address, settings.advertise.as_deref());
+        let options = gateway_options(settings, &addresses);
+        let gateway = Gateway::new(options, engines, store.clone());
+        let gateway = gateway.await.map_err(of_store)?;
+        if let Some(peers) = peers {
+            addresses.warn();
+            let gateway = Arc::clone(&gateway);
+            tasks.spawn(async move { gateway.serve_gateways(peers).await });
+        }
         let ready = Ready {
-            nfs_address: nfs_address.to_string(),
+            nfs_address: local_address(&nfs)?.to_string(),
             api_address: local_address(&web)?.to_string(),
             api_token: api_token(&dir, &store).await?,
             session: match furnish {
@@ -152,7 +164,7 @@ impl Server {
         };
         dir.keep_control(&control_file(&ready))?;
         warn_if_full(&*metadata.kv(), settings);
-        let collector = start_collector(metadata.kv(), &store, &content, &clock, &tasks);
+        let collector = start_collector(&gateway, metadata.kv(), &store, &content, &clock, &tasks);
         let counted = Counted {
             gateway: Arc::clone(&gateway),
             content,
@@ -168,6 +180,8 @@ impl Server {
             // has them open. Only a copy of a directory, started beside it, would not be kept off
             // (docs/foundationdb.md).
             is_alone: settings.metadata == Place::Embedded || !settings.chunks.is_shared(),
+            addresses,
+            started: clock.wall(),
             drain_delay: settings.drain_delay.0,
         };
         let (time, until) = (Arc::clone(&clock), calls.clone());
@@ -206,8 +220,18 @@ impl Server {
         self.web.spawn(serving.run(web));
     }
 
-    /// Ends the server: it says that it is not ready, serves on for the `drain_delay` of its
-    /// settings, and then answers what is in flight and stores what is buffered.
+    /// Lets other gateways have the sessions, if there are any.
+    async fn let_go_of_sessions(&self) {
+        let left = tokio::select! {
+            left = self.gateway.drain() => left,
+            () = self.clock.sleep(LET_GO_PATIENCE) => self.gateway.sessions_in_memory(),
+        };
+        tracing::info!(left, "sessions are let go of");
+    }
+
+    /// Ends the server: it says that it is not ready, lets go of its sessions to other gateways, serves
+    /// on for the `drain_delay` of its settings, and then answers what is in flight and stores what
+    /// is buffered.
     ///
     /// # Cancellation
     ///
@@ -216,8 +240,8 @@ impl Server {
         let delay = self.api.begin_draining();
         if !delay.is_zero() {
             tracing::info!(?delay, "not ready from now on, serving for a while");
-            self.clock.sleep(delay).await;
         }
+        tokio::join!(self.clock.sleep(delay), self.let_go_of_sessions());
         tracing::info!("shutting down");
         self.api.begin_stopping();
         // Transfers end, however long they would take; other calls run to their end.
@@ -334,13 +358,14 @@ fn start_removing(
     let shared = || (store.clone(), Arc::clone(gateway), Arc::clone(clock));
     let (sessions, served, time) = shared();
     expiry::start(tasks, sessions, served, time);
-    start_forgetting(tasks, store.clone(), Arc::clone(clock));
+    start_forgetting(tasks, store.clone(), Arc::clone(gateway), Arc::clone(clock));
     let (workspaces, served, time) = shared();
     Remover::start(tasks, workspaces, served, time)
 }
 
 /// Begins to collect local content.
 fn start_collector(
+    gateway: &Arc<Gateway>,
     kv: Arc<dyn Kv>,
     store: &Store,
     content: &Content,
@@ -361,7 +386,8 @@ fn start_collector(
         Arc::clone(clock),
         tasks.clone(),
     );
-    collector.start();
+    let gateway = Arc::clone(gateway);
+    collector.start(move || gateway.is_caretaker());
     Some(collector)
 }
 
@@ -410,7 +436,23 @@ async fn open_chunks(
     }
 }
 
-fn gateway_options(settings: &Settings) -> GatewayOptions {
+/// Where the server is reached: for mount lines, and for other gateways.
+fn addresses(
+    settings: &Settings,
+    nfs: &TcpListener,
+    web: &TcpListener,
+    peers: Option<&TcpListener>,
+) -> Result<(MountTarget, Addresses), Failure> {
+    let target = MountTarget::new(local_address(nfs)?, settings.advertise.as_deref());
+    let listening = Listening {
+        api: local_address(web)?,
+        peers: peers.map(local_address).transpose()?,
+    };
+    let addresses = Addresses::new(settings, &target, listening);
+    Ok((target, addresses))
+}
+
+fn gateway_options(settings: &Settings, addresses: &Addresses) -> GatewayOptions {
     GatewayOptions {
         dirty_bytes_max: bytes(settings.dirty_memory.0),
         session_memory_bytes: bytes(settings.session_memory.0),
@@ -420,6 +462,7 @@ fn gateway_options(settings: &Settings) -> GatewayOptions {
             ..ServerLimits::default()
         },
         proxy_from: settings.proxy_from.iter().map(|it| it.0).collect(),
+        fleet: addresses.fleet_options(settings),
         ..GatewayOptions::default()
     }
 }

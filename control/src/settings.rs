@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use base::limits::{FDB_PREFIX_BYTES_MAX, FDB_TIMEOUT_DEFAULT, FDB_TIMEOUT_MAX};
+use nfs_gateway::LEASE_DEFAULT;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, FailureKind};
@@ -28,6 +29,15 @@ const PROXY_FROM_MAX: usize = 1024;
 
 /// Longest `drain_delay`: no balancer takes so long to notice.
 const DRAIN_DELAY_MAX: Duration = Duration::from_secs(3600);
+
+/// Longest host name that gateways tell each other, in bytes: it goes with a port into an address of
+/// at most 256.
+const FLEET_HOST_BYTES_MAX: usize = 240;
+
+/// Shortest and longest lease: below it a store that is slow for a moment makes gateways wait, beyond it
+/// clients wait for as long when one dies.
+const LEASE_MIN: Duration = Duration::from_millis(500);
+const LEASE_MAX: Duration = Duration::from_secs(60);
 
 /// What keys in FoundationDB begin with, unless told otherwise.
 const PREFIX_DEFAULT: &str = "holdfast/";
@@ -106,6 +116,14 @@ pub struct Given {
     /// [default: holdfast/]
     #[arg(long, env = "HOLDFAST_FDB_PREFIX", value_name = "TEXT")]
     pub fdb_prefix: Option<String>,
+    /// Address to take calls on that other gateways on the same metadata pass on; only with metadata
+    /// in FoundationDB [default: that of --listen, and a free port]
+    #[arg(long, env = "HOLDFAST_PEER_LISTEN", value_name = "IP:PORT")]
+    pub peer_listen: Option<SocketAddr>,
+    /// How long other gateways wait until they take this one for dead, when its metadata is in
+    /// FoundationDB; the same for all of them [default: 2s]
+    #[arg(long, env = "HOLDFAST_LEASE", value_name = "DURATION")]
+    pub lease: Option<Period>,
     /// How long one FoundationDB transaction may take, at most 5s [default: 4s]
     #[arg(long, env = "HOLDFAST_FDB_TIMEOUT", value_name = "DURATION")]
     pub fdb_timeout: Option<Period>,
@@ -230,6 +248,11 @@ pub struct Settings {
     pub metadata: Place,
     /// Where the content of files is.
     pub chunks: Tier,
+    /// Address to take calls on that other gateways pass on, if not that of `listen`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer_listen: Option<SocketAddr>,
+    /// How long other gateways wait until they take this one for dead.
+    pub lease: Period,
     /// How FoundationDB is used.
     #[serde(flatten)]
     pub fdb: FdbSettings,
@@ -308,6 +331,8 @@ impl Given {
             drain_delay: self.drain_delay.or(other.drain_delay),
             metadata: self.metadata.or(other.metadata),
             chunks: self.chunks.or(other.chunks),
+            peer_listen: self.peer_listen.or(other.peer_listen),
+            lease: self.lease.or(other.lease),
             fdb_prefix: self.fdb_prefix.or(other.fdb_prefix),
             fdb_timeout: self.fdb_timeout.or(other.fdb_timeout),
             fdb_tls_certificate: self.fdb_tls_certificate.or(other.fdb_tls_certificate),
@@ -345,6 +370,8 @@ impl Given {
             drain_delay: self.drain_delay.unwrap_or(Period(Duration::ZERO)),
             metadata: self.metadata.unwrap_or_default(),
             chunks: self.chunks.unwrap_or_default(),
+            peer_listen: self.peer_listen,
+            lease: self.lease.unwrap_or(Period(LEASE_DEFAULT)),
             fdb: FdbSettings {
                 fdb_prefix: self.fdb_prefix.unwrap_or_else(|| PREFIX_DEFAULT.into()),
                 fdb_timeout: self.fdb_timeout.unwrap_or(Period(FDB_TIMEOUT_DEFAULT)),
@@ -381,6 +408,7 @@ impl Settings {
         }
         self.metadata.check()?;
         self.fdb.check()?;
+        self.check_fleet()?;
         logging::parse(&self.log)?;
         if self.connections_max == 0 {
             return wrong("connections_max is 0: nobody could mount".into());
@@ -404,6 +432,47 @@ impl Settings {
             return wrong(format!(
                 "advertise is {host:?}: give a host name or an IP address, without a port"
             ));
+        }
+        Ok(())
+    }
+
+    /// Checks what concerns other gateways.
+    fn check_fleet(&self) -> Result<(), Failure> {
+        let wrong = |message: String| Err(Failure::new(FailureKind::Usage, message));
+        if !(LEASE_MIN..=LEASE_MAX).contains(&self.lease.0) {
+            let lease = self.lease;
+            return wrong(format!("lease is {lease}: give 500ms to 60s"));
+        }
+        if self.metadata == Place::Embedded {
+            return match self.peer_listen {
+                Some(address) => wrong(format!(
+                    "peer_listen is {address}, and the metadata is in the data directory, which one \
+                     server uses: there are no other gateways. Leave the setting out, or keep the \
+                     metadata in FoundationDB (docs/fleet.md)"
+                )),
+                None => Ok(()),
+            };
+        }
+        if let Some(host) = &self.advertise {
+            let bytes = host.len();
+            return match bytes <= FLEET_HOST_BYTES_MAX {
+                true => Ok(()),
+                false => wrong(format!(
+                    "advertise has {bytes} bytes: with metadata in FoundationDB give at most \
+                     {FLEET_HOST_BYTES_MAX}"
+                )),
+            };
+        }
+        for (name, address) in [
+            ("listen", Some(self.listen)),
+            ("peer_listen", self.peer_listen),
+        ] {
+            if let Some(address) = address.filter(|address| address.ip().is_unspecified()) {
+                return wrong(format!(
+                    "{name} is {address}, which tells other gateways and clients nothing: give the \
+                     address that this machine is reached at, or set `advertise` to it (docs/fleet.md)"
+                ));
+            }
         }
         Ok(())
     }
@@ -447,7 +516,10 @@ mod tests {
                 _ => format!("{line}\n"),
             })
             .collect();
-        let shown = Given::parse(&all).unwrap().complete().unwrap();
+        let mut shown = Given::parse(&all).unwrap();
+        // Not with metadata in the data directory.
+        assert!(shown.peer_listen.take().is_some());
+        let shown = shown.complete().unwrap();
         let defaults = system.complete().unwrap();
         let advertise = shown.advertise.clone();
         let fdb = shown.fdb.clone();
@@ -481,6 +553,30 @@ mod tests {
         let settings = flag.or(file).complete().unwrap();
         assert_eq!(settings.listen.port(), 1);
         assert_eq!(settings.log, "debug");
+    }
+
+    /// Others are told addresses that they can use, or a start says what to set.
+    #[cfg(feature = "fdb")]
+    #[test]
+    fn addresses_that_tell_nothing_are_refused_where_there_may_be_others() {
+        let with = |text: &str| {
+            let text = format!("metadata = 'fdb:'\n{text}");
+            Given::parse(&text).unwrap().complete()
+        };
+        for text in [
+            "listen = '0.0.0.0:1'",
+            "listen = '[::]:1'",
+            "peer_listen = '0.0.0.0:1'",
+        ] {
+            let failure = with(text).unwrap_err();
+            assert_eq!(failure.kind, FailureKind::Usage, "{text}");
+            assert!(failure.message.contains("set `advertise`"), "{failure}");
+            let settings = with(&format!("{text}\nadvertise = 'a.example'"));
+            assert!(settings.is_ok(), "{settings:?}");
+        }
+        assert!(with("peer_listen = '10.0.0.1:1'\nlease = '60s'").is_ok());
+        let embedded = Given::parse("listen = '0.0.0.0:1'").unwrap();
+        assert!(embedded.complete().is_ok());
     }
 
     #[test]
@@ -545,6 +641,9 @@ mod tests {
             "fdb_timeout = '0s'",
             // Beyond what a transaction is run again within.
             "fdb_timeout = '6s'",
+            "lease = '499ms'",
+            "lease = '61s'",
+            "peer_listen = '127.0.0.1:1'",
             "fdb_prefix = 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx'",
             "fdb_prefix = \"a\\u0000\"",
         ] {
