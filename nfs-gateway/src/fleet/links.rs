@@ -170,9 +170,7 @@ impl Link {
             })
             .await;
         for Passed { record, guard } in back {
-            if guard.connection().is_open() {
-                gateway.redispatch(&record, guard);
-            }
+            gateway.redispatch(&record, guard);
         }
     }
 
@@ -222,6 +220,9 @@ impl Link {
                 () = &mut tick => {
                     let now = clock.monotonic();
                     self.hang_up_on_late(now);
+                    if self.is_dead(now) {
+                        return End::Closed;
+                    }
                     if self.asked.is_empty() && now.saturating_sub(used) > IDLE {
                         return End::Idle;
                     }
@@ -231,7 +232,17 @@ impl Link {
         }
     }
 
+    /// Whether the gateway at the other end may be taken for dead, though nothing says that the link
+    /// is: it stands still, or nothing that is sent arrives.
+    fn is_dead(&self, now: Duration) -> bool {
+        let fleet = self.gateway.fleet.as_ref();
+        fleet.is_some_and(|fleet| fleet.is_dead(self.route.gateway, now))
+    }
+
     fn ask(&mut self, call: Passed, sending: &mut Sending) {
+        if call.guard.connection().has_ended() {
+            return;
+        }
         let Some(xid) = xid(&call.record) else {
             return call.guard.close();
         };
