@@ -170,9 +170,7 @@ impl Link {
             })
             .await;
         for Passed { record, guard } in back {
-            if guard.connection().is_open() {
-                gateway.redispatch(&record, guard);
-            }
+            gateway.redispatch(&record, guard);
         }
     }
 
@@ -227,6 +225,9 @@ impl Link {
                 () = &mut tick => {
                     let now = clock.monotonic();
                     self.hang_up_on_late(now);
+                    if self.is_dead(now) {
+                        return End::Closed;
+                    }
                     let is_idle = now.saturating_sub(used) > IDLE;
                     if self.asked.is_empty() && (is_idle || self.is_left()) {
                         return End::Idle;
@@ -239,10 +240,22 @@ impl Link {
 
     /// Whether the client's connection has ended.
     fn is_left(&self) -> bool {
-        self.client.upgrade().is_none_or(|client| !client.is_open())
+        self.client
+            .upgrade()
+            .is_none_or(|client| client.has_ended())
+    }
+
+    /// Whether the gateway at the other end may be taken for dead, though nothing says that the link
+    /// is: it stands still, or nothing that is sent arrives.
+    fn is_dead(&self, now: Duration) -> bool {
+        let fleet = self.gateway.fleet.as_ref();
+        fleet.is_some_and(|fleet| fleet.is_dead(self.route.gateway, now))
     }
 
     fn ask(&mut self, call: Passed, sending: &mut Sending) {
+        if call.guard.connection().has_ended() {
+            return;
+        }
         let Some(xid) = xid(&call.record) else {
             return call.guard.close();
         };

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use base::simulation::{Rule, is_kept};
 use base::{Clock, GatewayId, SessionId};
 use metadata::fleet::{self, FleetError, Member, Peer, RENEWALS_PER_LEASE, Sightings};
 use metadata::record::gateway::{GatewayState, LeaseRecord};
@@ -114,7 +115,7 @@ impl Fleet {
 
     /// Whether calls may be answered from memory now.
     pub(crate) fn holds(&self, now_ms: u64) -> bool {
-        now_ms < self.holds_until_ms.load(Ordering::SeqCst)
+        now_ms < self.holds_until_ms.load(Ordering::SeqCst) || !is_kept(Rule::Lease)
     }
 
     pub(crate) fn is_draining(&self) -> bool {
@@ -129,6 +130,12 @@ impl Fleet {
     /// The other gateways, as last seen.
     fn peers(&self, now: Duration) -> Vec<Peer> {
         self.seen.read().peers(now).collect()
+    }
+
+    /// Whether a gateway may be taken for dead.
+    fn is_dead(&self, id: GatewayId, now: Duration) -> bool {
+        let peer = self.seen.read().peer(id, now);
+        peer.is_some_and(|peer| peer.is_dead)
     }
 
     /// Takes note of whether a gateway could be reached.
@@ -218,7 +225,9 @@ impl Gateway {
                 self.counters.lapses.count();
                 tracing::warn!("the lease had lapsed: sessions are looked at again");
             }
-            self.look_into_sessions().await?;
+            if is_kept(Rule::Look) {
+                self.look_into_sessions().await?;
+            }
         }
         let until = renewal.began.saturating_add(fleet.lease);
         fleet.holds_until_ms.store(ms(until), Ordering::SeqCst);
