@@ -36,6 +36,7 @@ pub mod status;
 mod streaming;
 mod surroundings;
 mod tar;
+pub mod tier;
 #[cfg(test)]
 mod told;
 pub mod transfer;

@@ -22,6 +22,7 @@ use crate::data_dir::{DataDir, Elsewhere};
 use crate::failure::{Failure, FailureKind};
 use crate::server::{of_open, of_store};
 use crate::settings::FdbSettings;
+use crate::tier::Tier;
 
 /// Where metadata is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -218,40 +219,60 @@ impl Metadata {
         }
     }
 
-    /// The objects in the store of `dir`, which is made if there is none yet.
+    /// The objects in the store of `dir`, which is made if there is none yet, with file content in
+    /// `tier`.
     ///
     /// # Errors
     ///
-    /// Says what is in the way; so if the store belongs to another directory.
+    /// Says what is in the way; so if the store belongs to another directory, unless it shares all
+    /// content, or to servers with another tier.
     pub(crate) async fn store(
         &self,
         dir: &DataDir,
+        tier: &Tier,
         clock: Arc<dyn Clock>,
         rng: Arc<Rng>,
     ) -> Result<Store, Failure> {
         if !self.is_elsewhere() {
-            return Store::open(self.kv(), clock, rng).await.map_err(of_store);
+            let store = Store::open(self.kv(), clock, rng).await.map_err(of_store)?;
+            tier.claim(&store, true).await?;
+            return Ok(store);
         }
-        let installation = self.claim(dir, &clock, &rng).await?;
+        let installation = self.claim(dir, tier, &clock, &rng).await?;
         let store = Store::open_as(self.kv(), clock, rng, installation).await;
         let store = store.map_err(of_store)?;
         let found = store.format().await.map_err(of_store)?.installation;
-        if found != installation {
+        // Two first servers may begin at the same time; then one joins the other's installation.
+        if found != installation && (!tier.is_shared() || dir.is_finished()) {
             return Err(not_ours(dir, found));
+        }
+        tier.claim(&store, false).await?;
+        if dir.elsewhere()?
+            != Some(Elsewhere {
+                installation: found,
+            })
+        {
+            dir.keep_elsewhere(&Elsewhere {
+                installation: found,
+            })?;
         }
         Ok(store)
     }
 
-    /// The installation's name: from the directory, or, before anything else is made, a new one.
+    /// The installation's name: from the directory, or, before anything else is made, a new one. A new
+    /// directory joins an installation whose content is shared.
     async fn claim(
         &self,
         dir: &DataDir,
+        tier: &Tier,
         clock: &Arc<dyn Clock>,
         rng: &Rng,
     ) -> Result<[u8; 16], Failure> {
         let found = self.installation(clock).await?;
         match (dir.elsewhere()?, found) {
             (Some(elsewhere), Some(found)) if elsewhere.installation == found => Ok(found),
+            // Kept when it is known that the tier is this one.
+            (None, Some(found)) if tier.is_shared() => Ok(found),
             (_, Some(found)) => Err(not_ours(dir, found)),
             (Some(_), None) if dir.is_finished() => Err(lost(dir)),
             (Some(elsewhere), None) => Ok(elsewhere.installation),
@@ -322,7 +343,8 @@ fn not_ours(dir: &DataDir, found: [u8; 16]) -> Failure {
     let message = format!(
         "the metadata in FoundationDB is that of installation {}, and {} is the data directory of \
          another, or a new one: the content of its files is not in it. Use the data directory that \
-         belongs to it, or another fdb_prefix for a new installation; nothing was changed",
+         belongs to it, or another fdb_prefix for a new installation (with --chunks kv several data \
+         directories share one); nothing was changed",
         hexadecimal(found),
         dir.path().display(),
     );

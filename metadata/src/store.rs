@@ -9,6 +9,7 @@ mod history;
 mod sessions;
 mod staging;
 mod tickets;
+mod tier;
 mod tokens;
 mod workspaces;
 
@@ -25,6 +26,7 @@ pub use history::{
 pub use sessions::{ExpiredPage, ForkSession, OpenSession, Opened, SessionInfo, SessionPosition};
 pub use staging::STAGING_AGENT;
 pub use tickets::{NewTicket, TICKET_TEXT_BYTES, TicketInfo, ticket_id, token_prefix};
+pub use tier::TIER_LOCAL;
 pub use tokens::TokenInfo;
 pub use workspaces::{NewWorkspace, WorkspaceInfo};
 

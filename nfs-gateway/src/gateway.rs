@@ -468,12 +468,26 @@ impl Gateway {
     }
 
     pub(crate) fn redispatch(self: &Arc<Self>, record: &Bytes, guard: CallGuard) {
-        let Some(decoded) = decode_request(record, self) else {
-            return guard.close();
-        };
         let connection = Arc::clone(guard.connection());
-        if let Some(reply) = self.dispatch(record, &decoded, guard) {
+        let reply = match decode_request(record, self) {
+            Some(decoded) => self.dispatch(record, &decoded, guard),
+            None => self.mount_again(record, guard),
+        };
+        if let Some(reply) = reply {
             connection.send_late(reply);
+        }
+    }
+
+    fn mount_again(self: &Arc<Self>, record: &Bytes, guard: CallGuard) -> Option<Reply> {
+        let call = rpc::decode_call(record).ok();
+        match call.map(|call| (Target::of(&call), call)) {
+            Some((Ok(Target::Mount(procedure)), call)) => {
+                self.mount_call(record, &call, procedure, guard)
+            }
+            _ => {
+                guard.close();
+                None
+            }
         }
     }
 

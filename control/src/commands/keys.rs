@@ -31,7 +31,9 @@ fn rotate(dir: &DataDir, place: MetadataArgs, json: bool) -> Result<(), Failure>
         .map_err(|error| Failure::io("start", &error))?;
     let metadata = runtime.block_on(metadata_of(dir, place, Purpose::Use, Arc::clone(&clock)))?;
     let rotated: Result<HandleKeysRecord, Failure> = runtime.block_on(async {
-        let store = metadata.store(dir, clock, Arc::new(rng)).await?;
+        let store = metadata
+            .store(dir, &dir.tier()?, clock, Arc::new(rng))
+            .await?;
         store.rotate_handle_keys().await.map_err(of_store)
     });
     metadata.close();

@@ -303,6 +303,12 @@ impl Checker<'_> {
                     self.report.add(place, error.to_string(), Remedy::Release);
                 }
             }
+            Key::Place(..)
+            | Key::Body(..)
+            | Key::Pack(_)
+            | Key::Cycle
+            | Key::StagedBytes
+            | Key::Tier => self.check_shared(key, value).await?,
             // Not in the ranges that come here.
             Key::Delta(..) => {}
         }

@@ -25,6 +25,7 @@ use crate::fleet::Addresses;
 use crate::metrics::Counted;
 use crate::mount_line::MountTarget;
 use crate::remover::Remover;
+use crate::tier::Content;
 
 const TENANT: base::TenantId = base::TenantId::DEFAULT;
 
@@ -122,9 +123,9 @@ impl World {
         };
         let counted = Counted {
             gateway,
-            local,
+            content: Content::Local(local),
             cached,
-            collector,
+            collector: Some(collector),
             metadata: None,
         };
         let target = MountTarget::new("127.0.0.1:2049".parse().unwrap(), None);
