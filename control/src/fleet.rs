@@ -1,4 +1,4 @@
-//! What a server tells other gateways on the same metadata of itself.
+//! What a server tells other gateways on the same stores of itself.
 //!
 //! Clients are told what the operator says (`advertise`), which may be a balancer's address. Other
 //! gateways mean this one and no other, so they are told the addresses that it listens on, if these say
@@ -9,7 +9,6 @@ use std::net::{IpAddr, SocketAddr};
 use nfs_gateway::FleetOptions;
 
 use crate::mount_line::{MountTarget, authority};
-use crate::place::Place;
 use crate::settings::Settings;
 
 /// Where a server is reached.
@@ -59,42 +58,33 @@ impl Addresses {
         }
     }
 
-    /// How the gateway joins others; `None` if its metadata is its own.
+    /// How the gateway joins others; `None` if its stores are its own.
     pub(crate) fn fleet_options(&self, settings: &Settings) -> Option<FleetOptions> {
-        matches!(settings.metadata, Place::Fdb(_)).then(|| FleetOptions {
-            lease: settings.lease.0,
-            nfs: self.nfs.clone(),
-            peers: self.peers.clone(),
-            api: self.api.clone(),
-        })
-    }
-
-    /// Says what others cannot do with these addresses.
-    pub(crate) fn warn(&self) {
+        if !settings.is_shared() {
+            return None;
+        }
         if self.api.is_empty() {
             tracing::warn!(
                 "api_listen is a loopback address and peer_listen is none: API calls for sessions of \
                  this gateway that come to others cannot be passed on, and take the sessions there"
             );
         }
-        tracing::info!(
-            nfs = self.nfs,
-            peers = self.peers,
-            api = self.api,
-            "joined the gateways"
-        );
+        let Self { nfs, peers, api } = self.clone();
+        tracing::info!(nfs, peers, api, "other gateways are told these addresses");
+        Some(FleetOptions {
+            lease: settings.lease.0,
+            nfs,
+            peers,
+            api,
+        })
     }
 }
 
 /// Where to listen for other gateways, if there may be any.
 pub(crate) fn peer_listen(settings: &Settings) -> Option<SocketAddr> {
-    match settings.metadata {
-        Place::Embedded => None,
-        Place::Fdb(_) => Some(match settings.peer_listen {
-            Some(address) => address,
-            None => SocketAddr::new(settings.listen.ip(), 0),
-        }),
-    }
+    let any_port = SocketAddr::new(settings.listen.ip(), 0);
+    let address = settings.peer_listen.unwrap_or(any_port);
+    settings.is_shared().then_some(address)
 }
 
 /// The IP address as text, unless it means any.
@@ -171,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_of_its_own_means_no_other_gateways() {
+    fn stores_of_its_own_mean_no_other_gateways() {
         let settings = Given::default().complete().unwrap();
         assert_eq!(peer_listen(&settings), None);
         let target = MountTarget::new(settings.listen, None);

@@ -39,7 +39,7 @@ const PACK_BYTES_MIN: u64 = 4 << 20;
 const START_BYTES: u64 = 4 << 20;
 
 /// Other gateways get sessions one by one for so long at the end; the rest when all is stored.
-const LET_GO_PATIENCE: Duration = Duration::from_secs(60);
+const LET_GO_PATIENCE: Duration = Duration::from_secs(30);
 
 /// API calls in flight get this long at shutdown.
 const API_DRAIN: Duration = Duration::from_secs(5);
@@ -122,21 +122,15 @@ impl Server {
         let rng = Arc::new(system_rng()?);
         let dir = DataDir::open_or_create(&settings.data_dir)?;
         // Before the store is opened, which takes long if it is large.
-        let nfs = listen(settings.listen, "NFS", "--listen").await?;
-        let web = listen(settings.api_listen, "the API", "--api-listen").await?;
-        let peers = match peer_listen(settings) {
-            Some(address) => Some(listen(address, "other gateways", "--peer-listen").await?),
-            None => None,
-        };
-        let (target, addresses) = addresses(settings, &nfs, &web, peers.as_ref())?;
-        let (dir, metadata) = open_metadata(dir, settings, Arc::clone(&clock)).await?;
-        let store = metadata
-            .store(&dir, &settings.chunks, Arc::clone(&clock), Arc::clone(&rng))
-            .await?;
-        dir.keep_tier(&settings.chunks)?;
+        let listeners = Listeners::new(settings).await?;
+        let (target, addresses) = listeners.addresses(settings)?;
         let (calls, tasks) = (Tasks::new(), Tasks::new());
-        let until = tasks.clone();
-        let content = open_content(&dir, &metadata, settings, &clock, &rng, until).await?;
+        let Stores {
+            dir,
+            metadata,
+            store,
+            content,
+        } = Stores::open(dir, settings, (&clock, &rng), tasks.clone()).await?;
         let cache = bytes(settings.content_cache.0);
         let cached = Arc::new(CachedStore::new(content.store(), cache));
         let engines = Engines {
@@ -148,14 +142,9 @@ impl Server {
         let options = gateway_options(settings, &addresses);
         let gateway = Gateway::new(options, engines, store.clone());
         let gateway = gateway.await.map_err(of_store)?;
-        if let Some(peers) = peers {
-            addresses.warn();
-            let gateway = Arc::clone(&gateway);
-            tasks.spawn(async move { gateway.serve_gateways(peers).await });
-        }
         let ready = Ready {
-            nfs_address: local_address(&nfs)?.to_string(),
-            api_address: local_address(&web)?.to_string(),
+            nfs_address: local_address(&listeners.nfs)?.to_string(),
+            api_address: local_address(&listeners.web)?.to_string(),
             api_token: api_token(&dir, &store).await?,
             session: match furnish {
                 Furnish::Nothing => None,
@@ -176,10 +165,8 @@ impl Server {
             token: token_prefix(&ready.api_token),
             remover: start_removing(&tasks, &store, &gateway, &clock),
             rng,
-            // The embedded store, and the directory of local content, are locked by the process that
-            // has them open. Only a copy of a directory, started beside it, would not be kept off
-            // (docs/foundationdb.md).
-            is_alone: settings.metadata == Place::Embedded || !settings.chunks.is_shared(),
+            // Else the data directory is locked by the process that has it open.
+            is_alone: !settings.is_shared(),
             addresses,
             started: clock.wall(),
             drain_delay: settings.drain_delay.0,
@@ -197,7 +184,7 @@ impl Server {
             tasks,
             clock,
         };
-        server.serve(nfs, web);
+        server.serve(listeners);
         Ok(server)
     }
 
@@ -212,7 +199,13 @@ impl Server {
         self.api.drain_asked().await;
     }
 
-    fn serve(&self, nfs: TcpListener, web: TcpListener) {
+    fn serve(&self, listeners: Listeners) {
+        let Listeners { nfs, web, peers } = listeners;
+        if let Some(peers) = peers {
+            let gateway = Arc::clone(&self.gateway);
+            self.tasks
+                .spawn(async move { gateway.serve_gateways(peers).await });
+        }
         let gateway = Arc::clone(&self.gateway);
         self.tasks.spawn(async move { gateway.serve(nfs).await });
         let routes = router(Arc::clone(&self.api));
@@ -222,11 +215,21 @@ impl Server {
 
     /// Lets other gateways have the sessions, if there are any.
     async fn let_go_of_sessions(&self) {
+        let (tell, ended) = tokio::sync::oneshot::channel();
+        let gateway = Arc::clone(&self.gateway);
+        // To its end: calls wait for sessions that are being let go of.
+        self.tasks.spawn(async move {
+            let left = gateway.drain().await;
+            // Nobody waits any more if it took too long.
+            let _unheard = tell.send(left);
+        });
         let left = tokio::select! {
-            left = self.gateway.drain() => left,
+            left = ended => left.unwrap_or_default(),
             () = self.clock.sleep(LET_GO_PATIENCE) => self.gateway.sessions_in_memory(),
         };
-        tracing::info!(left, "sessions are let go of");
+        if self.gateway.others_alive() > 0 {
+            tracing::info!(left, "other gateways may take the sessions");
+        }
     }
 
     /// Ends the server: it says that it is not ready, lets go of its sessions to other gateways, serves
@@ -301,6 +304,68 @@ fn no_space(failure: &Failure, settings: &Settings) -> Failure {
         settings.disk_reserve,
     );
     Failure::new(failure.kind, message)
+}
+
+/// The stores of a server.
+struct Stores {
+    dir: DataDir,
+    metadata: Metadata,
+    store: Store,
+    content: Content,
+}
+
+impl Stores {
+    async fn open(
+        dir: DataDir,
+        settings: &Settings,
+        (clock, rng): (&Arc<dyn Clock>, &Arc<Rng>),
+        until: Tasks,
+    ) -> Result<Self, Failure> {
+        let (dir, metadata) = open_metadata(dir, settings, Arc::clone(clock)).await?;
+        let store = metadata.store(&dir, &settings.chunks, Arc::clone(clock), Arc::clone(rng));
+        let store = store.await?;
+        dir.keep_tier(&settings.chunks)?;
+        let content = open_content(&dir, &metadata, settings, clock, rng, until).await?;
+        Ok(Self {
+            dir,
+            metadata,
+            store,
+            content,
+        })
+    }
+}
+
+/// What a server listens on.
+struct Listeners {
+    nfs: TcpListener,
+    web: TcpListener,
+    /// For other gateways, if there may be any.
+    peers: Option<TcpListener>,
+}
+
+impl Listeners {
+    async fn new(settings: &Settings) -> Result<Self, Failure> {
+        Ok(Self {
+            nfs: listen(settings.listen, "NFS", "--listen").await?,
+            web: listen(settings.api_listen, "the API", "--api-listen").await?,
+            peers: match peer_listen(settings) {
+                Some(address) => Some(listen(address, "other gateways", "--peer-listen").await?),
+                None => None,
+            },
+        })
+    }
+
+    /// Where the server is reached: for mount lines, and for other gateways.
+    fn addresses(&self, settings: &Settings) -> Result<(MountTarget, Addresses), Failure> {
+        let nfs = local_address(&self.nfs)?;
+        let target = MountTarget::new(nfs, settings.advertise.as_deref());
+        let listening = Listening {
+            api: local_address(&self.web)?,
+            peers: self.peers.as_ref().map(local_address).transpose()?,
+        };
+        let addresses = Addresses::new(settings, &target, listening);
+        Ok((target, addresses))
+    }
 }
 
 async fn listen(address: SocketAddr, what: &str, flag: &str) -> Result<TcpListener, Failure> {
@@ -434,22 +499,6 @@ async fn open_chunks(
         Ok(Err(error)) => Err(of_open_chunks(&error)),
         Err(error) => Err(Failure::error(format_args!("open chunk store: {error}"))),
     }
-}
-
-/// Where the server is reached: for mount lines, and for other gateways.
-fn addresses(
-    settings: &Settings,
-    nfs: &TcpListener,
-    web: &TcpListener,
-    peers: Option<&TcpListener>,
-) -> Result<(MountTarget, Addresses), Failure> {
-    let target = MountTarget::new(local_address(nfs)?, settings.advertise.as_deref());
-    let listening = Listening {
-        api: local_address(web)?,
-        peers: peers.map(local_address).transpose()?,
-    };
-    let addresses = Addresses::new(settings, &target, listening);
-    Ok((target, addresses))
 }
 
 fn gateway_options(settings: &Settings, addresses: &Addresses) -> GatewayOptions {

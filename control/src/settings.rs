@@ -116,12 +116,12 @@ pub struct Given {
     /// [default: holdfast/]
     #[arg(long, env = "HOLDFAST_FDB_PREFIX", value_name = "TEXT")]
     pub fdb_prefix: Option<String>,
-    /// Address to take calls on that other gateways on the same metadata pass on; only with metadata
-    /// in FoundationDB [default: that of --listen, and a free port]
+    /// Address to take calls on that other gateways on the same metadata and content pass on; only if
+    /// both are shared [default: that of --listen, and a free port]
     #[arg(long, env = "HOLDFAST_PEER_LISTEN", value_name = "IP:PORT")]
     pub peer_listen: Option<SocketAddr>,
-    /// How long other gateways wait until they take this one for dead, when its metadata is in
-    /// FoundationDB; the same for all of them [default: 2s]
+    /// How long other gateways wait until they take this one for dead, when metadata and content are
+    /// shared; the same for all of them [default: 2s]
     #[arg(long, env = "HOLDFAST_LEASE", value_name = "DURATION")]
     pub lease: Option<Period>,
     /// How long one FoundationDB transaction may take, at most 5s [default: 4s]
@@ -436,6 +436,12 @@ impl Settings {
         Ok(())
     }
 
+    /// Whether other servers, on other data directories, may use the same stores at the same time.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        matches!(self.metadata, Place::Fdb(_)) && self.chunks.is_shared()
+    }
+
     /// Checks what concerns other gateways.
     fn check_fleet(&self) -> Result<(), Failure> {
         let wrong = |message: String| Err(Failure::new(FailureKind::Usage, message));
@@ -443,12 +449,12 @@ impl Settings {
             let lease = self.lease;
             return wrong(format!("lease is {lease}: give 500ms to 60s"));
         }
-        if self.metadata == Place::Embedded {
+        if !self.is_shared() {
             return match self.peer_listen {
                 Some(address) => wrong(format!(
-                    "peer_listen is {address}, and the metadata is in the data directory, which one \
-                     server uses: there are no other gateways. Leave the setting out, or keep the \
-                     metadata in FoundationDB (docs/fleet.md)"
+                    "peer_listen is {address}, and metadata or content is in the data directory, \
+                     which one server uses: there are no other gateways. Leave the setting out, or \
+                     share both (docs/fleet.md)"
                 )),
                 None => Ok(()),
             };
@@ -458,7 +464,7 @@ impl Settings {
             return match bytes <= FLEET_HOST_BYTES_MAX {
                 true => Ok(()),
                 false => wrong(format!(
-                    "advertise has {bytes} bytes: with metadata in FoundationDB give at most \
+                    "advertise has {bytes} bytes: where gateways share their stores give at most \
                      {FLEET_HOST_BYTES_MAX}"
                 )),
             };
@@ -546,6 +552,23 @@ mod tests {
         );
     }
 
+    /// The example is one, and is for several gateways.
+    #[test]
+    fn the_settings_that_the_documentation_shows_for_several_gateways_are_good() {
+        let text = include_str!("../../docs/fleet.md");
+        let (_, text) = text.split_once("```toml\n").unwrap();
+        let (text, _) = text.split_once("```").unwrap();
+        let given = Given::parse(text).unwrap();
+        assert!(given.peer_listen.is_some());
+        let completed = given.complete();
+        if cfg!(feature = "fdb") {
+            assert!(completed.unwrap().is_shared());
+        } else {
+            let failure = completed.unwrap_err();
+            assert!(failure.message.contains("--features fdb"), "{failure}");
+        }
+    }
+
     #[test]
     fn the_first_source_wins() {
         let flag = Given::parse("listen = '127.0.0.1:1'").unwrap();
@@ -560,7 +583,7 @@ mod tests {
     #[test]
     fn addresses_that_tell_nothing_are_refused_where_there_may_be_others() {
         let with = |text: &str| {
-            let text = format!("metadata = 'fdb:'\n{text}");
+            let text = format!("metadata = 'fdb:'\nchunks = 'kv'\n{text}");
             Given::parse(&text).unwrap().complete()
         };
         for text in [
@@ -575,8 +598,14 @@ mod tests {
             assert!(settings.is_ok(), "{settings:?}");
         }
         assert!(with("peer_listen = '10.0.0.1:1'\nlease = '60s'").is_ok());
-        let embedded = Given::parse("listen = '0.0.0.0:1'").unwrap();
-        assert!(embedded.complete().is_ok());
+        // One server only.
+        for own in ["", "metadata = 'fdb:'\n", "chunks = 'kv'\n"] {
+            let listen = format!("{own}listen = '0.0.0.0:1'");
+            assert!(Given::parse(&listen).unwrap().complete().is_ok());
+            let peers = format!("{own}peer_listen = '10.0.0.1:1'");
+            let failure = Given::parse(&peers).unwrap().complete().unwrap_err();
+            assert!(failure.message.contains("share both"), "{failure}");
+        }
     }
 
     #[test]

@@ -47,6 +47,18 @@ struct Process {
     tasks: Tasks,
 }
 
+fn options(addresses: &Addresses, lease: Duration) -> GatewayOptions {
+    GatewayOptions {
+        fleet: Some(FleetOptions {
+            lease,
+            nfs: addresses.nfs.clone(),
+            peers: addresses.peers.clone(),
+            api: addresses.api.clone(),
+        }),
+        ..GatewayOptions::default()
+    }
+}
+
 struct Answer {
     status: StatusCode,
     headers: HeaderMap,
@@ -100,15 +112,7 @@ impl World {
             peers: "127.0.0.1:1".into(),
             api: format!("http://{}", api.unwrap_or(own_api)),
         };
-        let options = GatewayOptions {
-            fleet: Some(FleetOptions {
-                lease,
-                nfs: addresses.nfs.clone(),
-                peers: addresses.peers.clone(),
-                api: addresses.api.clone(),
-            }),
-            ..GatewayOptions::default()
-        };
+        let options = options(&addresses, lease);
         let gateway = Gateway::new(options, engines, store.clone()).await.unwrap();
         let tasks = Tasks::new();
         let collector = Collector::new(
@@ -275,6 +279,44 @@ async fn a_call_is_passed_on_once() {
         0,
         "it was told to give it up"
     );
+}
+
+/// A session that is closed behind the gateway that has it leaves its memory.
+#[tokio::test]
+async fn what_is_closed_elsewhere_is_dropped() {
+    let (world, first, second) = World::two(LEASE).await;
+    let path = world.session_of(&first).await;
+    let close = world
+        .request("DELETE", &path)
+        .header(HEADER, "0000000000000007");
+    let closed = world
+        .send(&second, close.body(Body::empty()).unwrap())
+        .await;
+    assert_eq!(closed.status, 204, "{}", closed.body);
+    assert_eq!(second.gateway.sessions_in_memory(), 0);
+    while first.gateway.sessions_in_memory() > 0 {
+        world.clock.sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(first.gateway.counters().notices.value(), 1);
+}
+
+/// A gateway that drains has new sessions mounted at another, and calls for those that nobody has are
+/// done there.
+#[tokio::test]
+async fn a_gateway_that_drains_sends_what_comes_to_another() {
+    let (world, first, second) = World::two(LEASE).await;
+    let path = world.session_of(&second).await;
+    assert_eq!(second.gateway.drain().await, 0);
+    assert_eq!(second.gateway.sessions_in_memory(), 0);
+    let kept = world.checkpoint(&second, &path, None).await;
+    assert!(kept.status.is_success(), "{}", kept.body);
+    assert_eq!(second.gateway.sessions_in_memory(), 0);
+    assert_eq!(first.gateway.sessions_in_memory(), 1);
+    let open = json!({ "workspace": "w" });
+    let opened = world.ask(&second, "POST", "/v1/sessions", open).await;
+    assert_eq!(opened.body["gateway"], "10.0.0.1:2049");
+    let source = opened.body["mount_source"].as_str().unwrap();
+    assert!(source.starts_with("10.0.0.1:/"), "{source}");
 }
 
 /// A gateway that nobody can reach with HTTP has heard nothing: the session is taken over.
