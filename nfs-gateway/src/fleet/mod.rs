@@ -36,6 +36,9 @@ pub const LEASE_DEFAULT: Duration = Duration::from_secs(2);
 /// closed.
 pub(crate) const CALL_PATIENCE: Duration = Duration::from_secs(20);
 
+/// What is waited for is looked at so many times in the length of a lease.
+const LOOKS_PER_LEASE: u32 = 32;
+
 /// A gateway that cannot be reached for so many leases, but lives, loses the sessions that are asked for.
 const UNREACHABLE_LEASES: u32 = 4;
 
@@ -175,7 +178,15 @@ impl Gateway {
         let Some(fleet) = &self.fleet else {
             return Ok(());
         };
-        self.renew(fleet).await?;
+        let began = self.clock.monotonic();
+        while let Err(error) = self.renew(fleet).await {
+            let is_over = self.clock.monotonic().saturating_sub(began) > CALL_PATIENCE;
+            if is_over || matches!(error, FleetError::Record(_)) {
+                return Err(error);
+            }
+            tracing::debug!(%error, "joining is tried again");
+            self.clock.sleep(fleet.lease / LOOKS_PER_LEASE).await;
+        }
         let gateway = Arc::downgrade(self);
         let (clock, tasks) = (Arc::clone(&self.clock), self.tasks.clone());
         let pause = fleet.lease / RENEWALS_PER_LEASE;
