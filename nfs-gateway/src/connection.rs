@@ -12,6 +12,8 @@
 //! for room. Before the rest of a big record is read there has to be room for it
 //! ([`crate::receiving`]).
 
+mod guard;
+
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -24,6 +26,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::sync::Notify;
 
+pub use self::guard::{Answer, CallGuard};
 use crate::outbound::{Outbound, Written};
 use crate::proxied::{Arrival, Heard, Unheard, hear};
 use crate::receiving::{Loan, Stuck};
@@ -137,8 +140,14 @@ impl Connection {
         self.wake.notify_one();
     }
 
+    /// What it shares with all others.
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
     /// Sends a reply whose guard is gone already.
-    pub(crate) fn send_late(&self, reply: Reply) {
+    pub(crate) fn send_late(&self, answer: Answer) {
+        let reply = answer.into_reply();
         self.send(reply.wire_bytes(), std::iter::once(reply));
     }
 
@@ -228,70 +237,6 @@ impl Drop for Connection {
 /// The part of a connection's held bytes that the process's budget is told.
 const fn budgeted(held: usize) -> usize {
     held.saturating_sub(UNBUDGETED_BYTES)
-}
-
-/// A call that has been taken and not answered. Whoever holds it owes the reply, once; dropping it
-/// says that there will be none, and lets the connection go on.
-#[derive(Debug)]
-pub struct CallGuard {
-    connection: Arc<Connection>,
-    held_bytes: usize,
-    /// Until when another gateway may take to answer, once it is asked.
-    deadline: Option<Duration>,
-}
-
-impl CallGuard {
-    fn new(connection: &Arc<Connection>, record_bytes: usize) -> Self {
-        connection.calls.fetch_add(1, Ordering::SeqCst);
-        connection.charge(record_bytes);
-        Self {
-            connection: Arc::clone(connection),
-            held_bytes: record_bytes,
-            deadline: None,
-        }
-    }
-
-    /// Until when others may be asked for the reply: as was said first.
-    pub(crate) fn patience_until(&mut self, deadline: Duration) -> Duration {
-        *self.deadline.get_or_insert(deadline)
-    }
-
-    /// Whether that time is over.
-    pub(crate) fn is_late(&self, now: Duration) -> bool {
-        self.deadline.is_some_and(|deadline| now >= deadline)
-    }
-
-    /// Where the call came from and its reply goes.
-    #[must_use]
-    pub const fn connection(&self) -> &Arc<Connection> {
-        &self.connection
-    }
-
-    /// Counts `bytes` of a big reply to come as held already until the call is answered, so that
-    /// not too many big replies are asked for at once.
-    pub fn reserve(&mut self, bytes: usize) {
-        self.connection.charge(bytes);
-        self.held_bytes += bytes;
-    }
-
-    /// Answers the call, from any thread.
-    pub fn send(self, reply: Reply) {
-        let bytes = reply.wire_bytes();
-        self.connection.send(bytes, std::iter::once(reply));
-    }
-
-    /// Closes the connection, see [`Connection::close`].
-    pub fn close(self) {
-        self.connection.close();
-    }
-}
-
-impl Drop for CallGuard {
-    fn drop(&mut self) {
-        self.connection.calls.fetch_sub(1, Ordering::SeqCst);
-        self.connection.release(self.held_bytes);
-        self.connection.wake_task();
-    }
 }
 
 /// Why the next call must wait.
@@ -611,16 +556,16 @@ impl<S: Service> ConnectionTask<S> {
     /// Hands one call to the service. Says whether it survived that.
     fn take_call(&mut self, record: Bytes) -> bool {
         self.progress.now.records += 1;
-        let guard = CallGuard::new(&self.connection, record.len());
+        let guard = CallGuard::new(&self.connection, &record);
         // From here on the guard counts it.
         self.loan.give_back();
         let service = &self.service;
         // The service is shared with every other connection; that its state is sound after a
         // panic is its own business, as it is with a panic on any other thread.
-        let Ok(reply) = catch_unwind(AssertUnwindSafe(|| service.call(record, guard))) else {
+        let Ok(answer) = catch_unwind(AssertUnwindSafe(|| service.call(record, guard))) else {
             return false;
         };
-        if let Some(reply) = reply {
+        if let Some(reply) = answer.map(Answer::into_reply) {
             self.reply_bytes += reply.wire_bytes();
             self.replies.push(reply);
         }

@@ -48,6 +48,8 @@ pub(crate) struct Passed {
     pub(crate) record: Bytes,
     /// Where its reply goes.
     pub(crate) guard: CallGuard,
+    /// When it was passed on.
+    pub(crate) since: Duration,
 }
 
 /// The client's connection, and the gateway.
@@ -169,7 +171,7 @@ impl Link {
                 End::Closed | End::Idle => AGAIN_PAUSE,
             })
             .await;
-        for Passed { record, guard } in back {
+        for Passed { record, guard, .. } in back {
             gateway.redispatch(&record, guard);
         }
     }
@@ -286,7 +288,10 @@ impl Link {
             if calls.is_empty() {
                 self.asked.remove(&xid);
             }
-            if let Some(call) = call {
+            if let Some(mut call) = call {
+                let took = self.gateway.clock.monotonic().saturating_sub(call.since);
+                self.gateway.counters.passed_on_took.observe(took);
+                call.guard.note_passed_on();
                 call.guard.send(Reply::of_record(record));
             }
         }
@@ -297,7 +302,8 @@ impl Link {
         self.asked.retain(|_, calls| {
             let is_late = |call: &Passed| call.guard.is_late(now);
             if calls.iter().any(is_late) {
-                for call in calls.drain(..) {
+                for mut call in calls.drain(..) {
+                    call.guard.note_passed_on();
                     call.guard.close();
                 }
             }

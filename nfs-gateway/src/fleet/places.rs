@@ -175,7 +175,12 @@ impl Gateway {
             return guard.close();
         }
         self.counters.passed_on.count();
-        fleet.links.send(&gateway, route, Passed { record, guard });
+        let passed = Passed {
+            record,
+            guard,
+            since: now,
+        };
+        fleet.links.send(&gateway, route, passed);
     }
 }
 

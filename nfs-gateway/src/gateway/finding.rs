@@ -134,7 +134,13 @@ impl Gateway {
                     self.clock.sleep(pause).await;
                     pause = (pause * 2).min(TAKEOVER_PAUSE_MAX);
                 }
-                result => return result,
+                result => {
+                    if matches!(result, Ok(Place::Here(_))) {
+                        let took = self.clock.monotonic().saturating_sub(began);
+                        self.counters.takeover_took.observe(took);
+                    }
+                    return result;
+                }
             }
         }
     }

@@ -37,7 +37,7 @@ use metadata::record::session::{Identity, SessionRecord};
 use metadata::session::{Fence, Owned};
 use parking_lot::Mutex;
 
-use crate::connection::CallGuard;
+use crate::connection::{Answer, CallGuard};
 use crate::gateway::Shared;
 use crate::handle::{FileHandle, Selector};
 use crate::procedures::{self, Objects, Scope, Space, Stable, Step, View};
@@ -224,7 +224,7 @@ impl Session {
         self: &Arc<Self>,
         request: &Request<'_>,
         guard: CallGuard,
-    ) -> Option<Reply> {
+    ) -> Option<Answer> {
         let record = request.record;
         let to = match self.arrive(request, guard) {
             Ok(to) => to,
@@ -235,7 +235,7 @@ impl Session {
             return None;
         }
         match self.attempt(request, to) {
-            Attempt::Reply(reply, Recipient::Direct(_)) => Some(reply),
+            Attempt::Reply(reply, Recipient::Direct(guard)) => Some(guard.answer(reply)),
             Attempt::Reply(reply, to) => {
                 self.deliver(reply, to);
                 None
@@ -253,7 +253,7 @@ impl Session {
     }
 
     /// Looks a call up among those that ran or run. `Err` is the answer to a copy.
-    fn arrive(&self, request: &Request<'_>, guard: CallGuard) -> Result<Recipient, Option<Reply>> {
+    fn arrive(&self, request: &Request<'_>, guard: CallGuard) -> Result<Recipient, Option<Answer>> {
         if !is_tracked(request.nfs) {
             return Ok(Recipient::Direct(guard));
         }
@@ -265,18 +265,22 @@ impl Session {
                 let store = !matches!(request.nfs, NfsCall::Write(_));
                 Ok(Recipient::Table { key, store })
             }
-            Arrival::Running => {
+            Arrival::Running { .. } => {
                 self.shared.counters.duplicates_running.count();
                 Err(None)
             }
-            Arrival::Done { result, loaded, .. } => {
+            Arrival::Done {
+                result,
+                loaded,
+                guard,
+            } => {
                 self.shared.counters.replayed.count();
                 if loaded {
                     self.shared.counters.replayed_from_store.count();
                     // Rare, and the proof that a crash was survived without doing a call twice.
                     tracing::info!(session = %self.view.session, xid, "call has its stored reply");
                 }
-                Err(Some(rpc::repeated(xid, &result)))
+                Err(Some(guard.answer(rpc::repeated(xid, &result))))
             }
         }
     }
