@@ -291,13 +291,13 @@ impl Gateway {
     pub async fn shutdown(&self) {
         self.connections.begin_shutdown();
         self.connections.join().await;
-        for session in self.open_sessions() {
+        for session in self.held_sessions() {
             session.write_back_all();
         }
         self.tasks.begin_shutdown();
         self.tasks.join().await;
-        self.sessions.write().clear();
         self.leave().await;
+        self.sessions.write().clear();
     }
 
     /// Drops a session from memory at once, because it was closed or changed in the store: its

@@ -110,7 +110,7 @@ impl Gateway {
         })?;
         if is_passed_on {
             // What another gateway passes on it takes to be ours: a route of ours would be old.
-            drop(self.void(ticket.session));
+            self.forget_route(ticket.session);
         }
         let place = self.place(ticket.session, false).await.map_err(|error| {
             let status = match error {

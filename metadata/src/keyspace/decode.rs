@@ -103,11 +103,7 @@ pub fn decode(key: &[u8]) -> Result<Key, KeyError> {
         table::TOKEN => Key::Token(fields.array()?),
         table::WORKSPACE => Key::Workspace(WorkspaceId::new(fields.u64()?)),
         table::INODES => Key::Inodes(WorkspaceId::new(fields.u64()?)),
-        table::SESSIONS => Key::SessionOf(
-            TenantId::new(fields.u64()?),
-            WorkspaceId::new(fields.u64()?),
-            SessionId::new(fields.u64()?),
-        ),
+        table::SESSIONS => session_of(&mut fields)?,
         table::TICKET => Key::Ticket(fields.array()?),
         table::TICKETS_OF => Key::TicketOf(SessionId::new(fields.u64()?), fields.array()?),
         table::LAYER_USERS => Key::LayerUser(
@@ -208,6 +204,14 @@ fn shared(table: u8, fields: &mut KeyReader<'_>) -> Result<Key, KeyError> {
             _ => return Err(KeyError::WrongTable),
         },
     })
+}
+
+fn session_of(fields: &mut KeyReader<'_>) -> Result<Key, KeyError> {
+    Ok(Key::SessionOf(
+        TenantId::new(fields.u64()?),
+        WorkspaceId::new(fields.u64()?),
+        SessionId::new(fields.u64()?),
+    ))
 }
 
 fn expiry(fields: &mut KeyReader<'_>) -> Result<Key, KeyError> {

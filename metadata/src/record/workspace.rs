@@ -422,7 +422,7 @@ mod tests {
             installation: [7; 16],
             created: Timestamp::new(2, 3),
         };
-        let mut bytes = vec![1, 0, 0, 0, 3];
+        let mut bytes = vec![1, 0, 0, 0, 4];
         bytes.extend([7; 16]);
         bytes.extend([0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 3]);
         assert_eq!(format.encode(), bytes);

@@ -134,16 +134,15 @@ impl Store {
             created: now,
             expires: open.ttl_seconds.map(|seconds| now.plus_seconds(seconds)),
         };
+        let expires = record.expires;
         let ticket = NewTicket {
-            expires: record.expires,
+            expires,
             ..NewTicket::of(id)
         };
         let text = self.ticket_text();
         let flush = first_flush(usage);
-        let action = Action::SessionOpened {
-            session: id,
-            commit,
-        };
+        let session = id;
+        let action = Action::SessionOpened { session, commit };
         let log = self.logged(&record.agent, &record.run, action);
         let (kept, kept_ticket, kept_text) = (&record, &ticket, text.as_str());
         let (log, operation) = (&log, self.new_operation());
