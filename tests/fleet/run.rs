@@ -1,4 +1,4 @@
-//! Seeds.
+//! Seeds. With `HOLDFAST_LOG=1` the gateways' log of the one that `HOLDFAST_SEED` names is shown.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -57,6 +57,10 @@ fn ops() -> usize {
 fn run_seeds(share: u64) {
     if let Some(seed) = number("HOLDFAST_SEED") {
         if share == 0 {
+            if number("HOLDFAST_LOG").is_some() {
+                let log = tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG);
+                log.without_time().with_ansi(false).init();
+            }
             let tally = run(seed, ops()).unwrap_or_else(|error| panic!("{error}"));
             println!("seed {seed}: {tally:?}");
         }
