@@ -23,6 +23,10 @@ const FREEZES: [u64; 7] = [300, 1600, 2100, 2600, 4000, 9000, 30_000];
 /// How long something is cut, in milliseconds.
 const CUTS: [u64; 5] = [200, 1900, 3000, 8000, 20_000];
 
+/// How long a gateway cannot be reached by others, in milliseconds: also so long that sessions are taken
+/// from it.
+const NETWORK_CUTS: [u64; 5] = [200, 3000, 12_000, 20_000, 30_000];
+
 /// Pauses between the restarts of a rolling one.
 const ROLLING: Duration = Duration::from_secs(8);
 
@@ -244,7 +248,7 @@ impl Storm {
                 self.happened.network_cuts += 1;
                 let how = *[Flow::Resets, Flow::Stalls].choose(&mut self.rng).unwrap();
                 gateways.cut_from_gateways(place, how);
-                let until = now + self.one_of(&CUTS);
+                let until = now + self.one_of(&NETWORK_CUTS);
                 self.plan(until, Event::WholeNetwork(place));
             }
             68..76 => self.leave(place, now, gateways),
