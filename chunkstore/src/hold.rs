@@ -57,8 +57,19 @@ struct State {
 
 impl Holds {
     pub(crate) fn take(self: &Arc<Self>) -> Hold {
+        // Under the lock that begins cycles.
         let mut state = self.state.lock();
         let cycle = state.cycle;
+        *state.held.entry(cycle).or_default() += 1;
+        Hold(Some(Held {
+            holds: Arc::clone(self),
+            cycle,
+        }))
+    }
+
+    /// A hold of a cycle whose number others give.
+    pub(crate) fn take_in(self: &Arc<Self>, cycle: u64) -> Hold {
+        let mut state = self.state.lock();
         *state.held.entry(cycle).or_default() += 1;
         Hold(Some(Held {
             holds: Arc::clone(self),

@@ -14,6 +14,7 @@ pub mod faulty;
 mod hold;
 pub mod local;
 pub mod memory;
+pub mod shared;
 
 use std::fmt::Debug;
 use std::pin::Pin;

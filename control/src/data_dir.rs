@@ -7,10 +7,13 @@
 //! | `meta.redb` | the metadata store |
 //! | `meta.redb.seen` | the newest commit to it that was acknowledged |
 //! | `metadata.json` | that the metadata is elsewhere, and whose it is there |
+//! | `chunks.json` | that file content is elsewhere, and where |
 //! | `chunks/` | file content |
 //! | `api-token` | the token of commands on this machine |
 //! | `session.json` | the session that `holdfast up` serves, and its mount ticket |
 //! | `control.json` | how to reach the server, while it runs |
+
+mod tier;
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{ErrorKind, Read, Write};
@@ -35,6 +38,7 @@ const LOCK: &str = "LOCK";
 const FORMAT: &str = "FORMAT";
 const METADATA: &str = "meta.redb";
 const ELSEWHERE: &str = "metadata.json";
+const TIER: &str = "chunks.json";
 const API_TOKEN: &str = "api-token";
 const SESSION: &str = "session.json";
 const CONTROL: &str = "control.json";
@@ -233,7 +237,7 @@ impl DataDir {
     fn check_chunks(&self) -> Result<(), Failure> {
         let chunks = self.chunks();
         // A start makes it before the token.
-        if chunks.exists() || !self.at(API_TOKEN).exists() {
+        if chunks.exists() || !self.at(API_TOKEN).exists() || self.at(TIER).exists() {
             return Ok(());
         }
         let message = format!(

@@ -18,6 +18,7 @@ pub mod data_dir;
 mod expiry;
 pub mod failure;
 mod files;
+mod fleet;
 pub mod history;
 pub mod keeping;
 mod logging;
@@ -35,6 +36,7 @@ pub mod status;
 mod streaming;
 mod surroundings;
 mod tar;
+pub mod tier;
 #[cfg(test)]
 mod told;
 pub mod transfer;

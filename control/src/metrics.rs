@@ -4,24 +4,32 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use chunkstore::cached::CachedStore;
-use chunkstore::local::LocalStore;
+use chunkstore::shared::SharedStore;
 use metadata::kv::calls::KvCalls;
 use nfs_gateway::Gateway;
 
-use crate::collector::Collector;
+use crate::collector::{Collector, Counters};
+use crate::tier::Content;
 
 /// What counts.
 #[derive(Debug)]
 pub(crate) struct Counted {
     pub(crate) gateway: Arc<Gateway>,
-    pub(crate) local: Arc<LocalStore>,
+    pub(crate) content: Content,
     pub(crate) cached: Arc<CachedStore>,
-    pub(crate) collector: Arc<Collector>,
+    /// None if the content is shared.
+    pub(crate) collector: Option<Arc<Collector>>,
     /// Calls to a metadata store on a network.
     pub(crate) metadata: Option<Arc<KvCalls>>,
 }
 
 impl Counted {
+    /// A count of the collector; 0 without.
+    fn collections(&self, count: fn(&Counters) -> &AtomicU64) -> f64 {
+        let collector = self.collector.as_deref();
+        collector.map_or(0.0, |it| load(count(it.counters())))
+    }
+
     /// A count of calls to FoundationDB; 0 without.
     fn fdb(&self, count: fn(&KvCalls) -> u64) -> f64 {
         number(self.metadata.as_deref().map_or(0, count))
@@ -186,6 +194,51 @@ const METRICS: &[Metric] = &[
         "Stored data found damaged.",
         |g| number(g.gateway.counters().corrupt.value()),
     ),
+    counter(
+        "holdfast_gateway_passed_on_total",
+        "Calls passed on to the gateway that has their session.",
+        |g| number(g.gateway.counters().passed_on.value()),
+    ),
+    counter(
+        "holdfast_gateway_passed_back_total",
+        "Calls that came back from there without a reply, and were asked again.",
+        |g| number(g.gateway.counters().passed_back.value()),
+    ),
+    counter(
+        "holdfast_gateway_lapses_total",
+        "Times the lease had lapsed before it was renewed.",
+        |g| number(g.gateway.counters().lapses.value()),
+    ),
+    counter(
+        "holdfast_gateway_lease_waits_total",
+        "Calls that waited for the lease to be renewed.",
+        |g| number(g.gateway.counters().lease_waits.value()),
+    ),
+    counter(
+        "holdfast_gateway_notices_total",
+        "Notices of other gateways that were obeyed.",
+        |g| number(g.gateway.counters().notices.value()),
+    ),
+    counter(
+        "holdfast_gateway_taken_from_living_total",
+        "Sessions taken from a gateway that lives and cannot be reached.",
+        |g| number(g.gateway.counters().taken_from_living.value()),
+    ),
+    counter(
+        "holdfast_gateway_let_go_total",
+        "Sessions let go of while draining, for other gateways to take.",
+        |g| number(g.gateway.counters().let_go.value()),
+    ),
+    gauge(
+        "holdfast_gateway_others",
+        "Other gateways on the same metadata that are alive.",
+        |g| size(g.gateway.others_alive()),
+    ),
+    gauge(
+        "holdfast_gateway_lease",
+        "1 while the lease holds, or the metadata is not shared; 0 while calls wait for it.",
+        |g| number(u64::from(g.gateway.holds_lease())),
+    ),
     gauge(
         "holdfast_transport_connections",
         "Open NFS connections.",
@@ -267,18 +320,20 @@ const METRICS: &[Metric] = &[
         "Connections refused because a PROXY header was missing, wrong or not expected.",
         |g| number(g.gateway.transport().ended_proxy.value()),
     ),
-    gauge("holdfast_chunkstore_chunks", "Chunks stored.", |g| {
-        number(g.local.counts().chunks)
-    }),
+    gauge(
+        "holdfast_chunkstore_chunks",
+        "Chunks stored in the data directory.",
+        |g| number(g.content.chunks()),
+    ),
     gauge(
         "holdfast_chunkstore_stored_bytes",
-        "Bytes that packs of chunks take.",
-        |g| number(g.local.counts().stored_bytes),
+        "Bytes that packs of chunks in the data directory take.",
+        |g| number(g.content.pack_bytes()),
     ),
     counter(
         "holdfast_chunkstore_syncs_total",
-        "Flushes of the device with chunks.",
-        |g| number(g.local.counts().syncs),
+        "Times chunks were made durable.",
+        |g| number(g.content.syncs()),
     ),
     counter(
         "holdfast_chunkstore_cache_hits_total",
@@ -293,37 +348,72 @@ const METRICS: &[Metric] = &[
     gauge(
         "holdfast_chunkstore_holds",
         "Write-backs that keep collections waiting.",
-        |g| number(g.local.holds()),
+        |g| number(g.content.holds()),
     ),
     counter(
         "holdfast_chunkstore_collections_total",
         "Collections of content that nothing refers to, also those that ended early.",
-        |g| load(&g.collector.counters().collections),
+        |g| g.collections(|it| &it.collections),
     ),
     counter(
         "holdfast_chunkstore_collection_failures_total",
         "Collections that ended early.",
-        |g| load(&g.collector.counters().failures),
+        |g| g.collections(|it| &it.failures),
     ),
     counter(
         "holdfast_chunkstore_collection_seconds_total",
         "Time spent in collections.",
-        |g| load(&g.collector.counters().micros) / 1e6,
+        |g| g.collections(|it| &it.micros) / 1e6,
     ),
     gauge(
         "holdfast_chunkstore_live_bytes",
         "Bytes of chunks that files refer to, as of the last collection.",
-        |g| load(&g.collector.counters().live_bytes),
+        |g| g.collections(|it| &it.live_bytes),
     ),
     counter(
         "holdfast_chunkstore_freed_bytes_total",
         "Bytes that collections gave back to the device.",
-        |g| load(&g.collector.counters().freed_bytes),
+        |g| g.collections(|it| &it.freed_bytes),
     ),
     counter(
         "holdfast_chunkstore_copied_bytes_total",
         "Bytes that collections copied to give back others.",
-        |g| load(&g.collector.counters().copied_bytes),
+        |g| g.collections(|it| &it.copied_bytes),
+    ),
+    gauge(
+        "holdfast_chunkstore_staged_bytes",
+        "Bytes of shared chunks in the metadata store, as last heard.",
+        |g| number(g.content.of_shared(SharedStore::staged_bytes)),
+    ),
+    gauge(
+        "holdfast_chunkstore_queued_bytes",
+        "Bytes of shared chunks in memory that are not durable yet.",
+        |g| {
+            number(
+                g.content
+                    .of_shared(|shared| shared.queued_bytes().try_into().unwrap_or(u64::MAX)),
+            )
+        },
+    ),
+    counter(
+        "holdfast_chunkstore_ledger_commits_total",
+        "Transactions that brought shared chunks to the metadata store.",
+        |g| {
+            number(
+                g.content
+                    .of_shared(|shared| shared.shared_counters().transactions.count()),
+            )
+        },
+    ),
+    counter(
+        "holdfast_chunkstore_missing_total",
+        "Shared chunks that files refer to and that are not stored: run `holdfast check`.",
+        |g| {
+            number(
+                g.content
+                    .of_shared(|shared| shared.shared_counters().missing.count()),
+            )
+        },
     ),
     counter(
         "holdfast_fdb_reads_total",

@@ -22,6 +22,7 @@ use crate::data_dir::{DataDir, Elsewhere};
 use crate::failure::{Failure, FailureKind};
 use crate::server::{of_open, of_store};
 use crate::settings::FdbSettings;
+use crate::tier::Tier;
 
 /// Where metadata is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -152,7 +153,7 @@ impl Metadata {
         use metadata::kv::fdb::{FdbKv, FdbOptions, NetworkOptions};
         let options = FdbOptions {
             cluster_file,
-            prefix: settings.fdb_prefix.clone().into_bytes(),
+            prefix: settings.key_prefix(),
             timeout: settings.fdb_timeout.0,
             open_timeout: settings.fdb_timeout.0,
             network: NetworkOptions {
@@ -191,8 +192,13 @@ impl Metadata {
     }
 
     /// The store, to be read while nobody changes it.
-    pub(crate) fn still(&self, clock: &Arc<dyn Clock>) -> StillKv {
-        StillKv::new(self.kv(), Arc::clone(clock))
+    ///
+    /// # Errors
+    ///
+    /// The machine gives no random numbers.
+    pub(crate) fn still(&self, clock: &Arc<dyn Clock>) -> Result<StillKv, Failure> {
+        let rng = Rng::system().map_err(|error| Failure::io("read random numbers", &error))?;
+        Ok(StillKv::new(self.kv(), Arc::clone(clock), Arc::new(rng)))
     }
 
     /// What is counted of its calls, if it is on a network.
@@ -218,40 +224,60 @@ impl Metadata {
         }
     }
 
-    /// The objects in the store of `dir`, which is made if there is none yet.
+    /// The objects in the store of `dir`, which is made if there is none yet, with file content in
+    /// `tier`.
     ///
     /// # Errors
     ///
-    /// Says what is in the way; so if the store belongs to another directory.
+    /// Says what is in the way; so if the store belongs to another directory, unless it shares all
+    /// content, or to servers with another tier.
     pub(crate) async fn store(
         &self,
         dir: &DataDir,
+        tier: &Tier,
         clock: Arc<dyn Clock>,
         rng: Arc<Rng>,
     ) -> Result<Store, Failure> {
         if !self.is_elsewhere() {
-            return Store::open(self.kv(), clock, rng).await.map_err(of_store);
+            let store = Store::open(self.kv(), clock, rng).await.map_err(of_store)?;
+            tier.claim(&store, true).await?;
+            return Ok(store);
         }
-        let installation = self.claim(dir, &clock, &rng).await?;
+        let installation = self.claim(dir, tier, &clock, &rng).await?;
         let store = Store::open_as(self.kv(), clock, rng, installation).await;
         let store = store.map_err(of_store)?;
         let found = store.format().await.map_err(of_store)?.installation;
-        if found != installation {
+        // Two first servers may begin at the same time; then one joins the other's installation.
+        if found != installation && (!tier.is_shared() || dir.is_finished()) {
             return Err(not_ours(dir, found));
+        }
+        tier.claim(&store, false).await?;
+        if dir.elsewhere()?
+            != Some(Elsewhere {
+                installation: found,
+            })
+        {
+            dir.keep_elsewhere(&Elsewhere {
+                installation: found,
+            })?;
         }
         Ok(store)
     }
 
-    /// The installation's name: from the directory, or, before anything else is made, a new one.
+    /// The installation's name: from the directory, or, before anything else is made, a new one. A new
+    /// directory joins an installation whose content is shared.
     async fn claim(
         &self,
         dir: &DataDir,
+        tier: &Tier,
         clock: &Arc<dyn Clock>,
         rng: &Rng,
     ) -> Result<[u8; 16], Failure> {
         let found = self.installation(clock).await?;
         match (dir.elsewhere()?, found) {
             (Some(elsewhere), Some(found)) if elsewhere.installation == found => Ok(found),
+            // Kept when it is known that the tier is this one.
+            (None, Some(found)) if tier.is_shared() => Ok(found),
             (_, Some(found)) => Err(not_ours(dir, found)),
             (Some(_), None) if dir.is_finished() => Err(lost(dir)),
             (Some(elsewhere), None) => Ok(elsewhere.installation),
@@ -287,7 +313,7 @@ impl Metadata {
     /// The name of the installation that the store belongs to; none if it is empty.
     async fn installation(&self, clock: &Arc<dyn Clock>) -> Result<Option<[u8; 16]>, Failure> {
         let read = |error: KvError| of_store(StoreError::from(error));
-        let kv = self.still(clock);
+        let kv = self.still(clock)?;
         let txn = kv.begin();
         let key = metadata::keyspace::format();
         // Alone in its transaction: nothing to conflict with.
@@ -322,7 +348,8 @@ fn not_ours(dir: &DataDir, found: [u8; 16]) -> Failure {
     let message = format!(
         "the metadata in FoundationDB is that of installation {}, and {} is the data directory of \
          another, or a new one: the content of its files is not in it. Use the data directory that \
-         belongs to it, or another fdb_prefix for a new installation; nothing was changed",
+         belongs to it, or another fdb_prefix for a new installation (with --chunks kv several data \
+         directories share one); nothing was changed",
         hexadecimal(found),
         dir.path().display(),
     );
@@ -343,7 +370,9 @@ fn lost(dir: &DataDir) -> Failure {
 fn of_connect(error: &metadata::kv::fdb::OpenError) -> Failure {
     use metadata::kv::fdb::OpenError;
     let kind = match error {
-        OpenError::ClusterFile { .. } | OpenError::Options(_) => FailureKind::Usage,
+        OpenError::ClusterFile { .. } | OpenError::TlsFile { .. } | OpenError::Options(_) => {
+            FailureKind::Usage
+        }
         OpenError::ApiVersion { .. } | OpenError::Network(_) => FailureKind::Error,
         OpenError::Unavailable { .. } => FailureKind::Retry,
     };

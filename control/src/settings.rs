@@ -8,11 +8,14 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use base::limits::{FDB_PREFIX_BYTES_MAX, FDB_TIMEOUT_DEFAULT, FDB_TIMEOUT_MAX};
+use nfs_gateway::LEASE_DEFAULT;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, FailureKind};
 use crate::logging;
 use crate::place::Place;
+use crate::tier::Tier;
 use crate::units::{Addresses, Period, Size};
 
 /// Where data is kept unless told otherwise.
@@ -26,16 +29,21 @@ const PROXY_FROM_MAX: usize = 1024;
 
 /// Longest `drain_delay`: no balancer takes so long to notice.
 const DRAIN_DELAY_MAX: Duration = Duration::from_secs(3600);
+
+/// Longest host name that gateways tell each other, in bytes: it goes with a port into an address of
+/// at most 256.
+const FLEET_HOST_BYTES_MAX: usize = 240;
+
+/// Shortest and longest lease: below it a store that is slow for a moment makes gateways wait, beyond it
+/// clients wait for as long when one dies.
+const LEASE_MIN: Duration = Duration::from_millis(500);
+const LEASE_MAX: Duration = Duration::from_secs(60);
+
 /// What keys in FoundationDB begin with, unless told otherwise.
 const PREFIX_DEFAULT: &str = "holdfast/";
 
-/// Longest prefix of keys, in bytes.
-const FDB_PREFIX_BYTES_MAX: usize = 64;
-
-/// Shortest and longest time for a FoundationDB transaction. Its reads end after 5 s in any case;
-/// callers have given up long before a minute.
+/// Shortest time for a FoundationDB transaction: less would end some that do well.
 const FDB_TIMEOUT_MIN: Duration = Duration::from_secs(1);
-const FDB_TIMEOUT_MAX: Duration = Duration::from_secs(60);
 
 /// Least memory for anything that a size setting limits.
 const MEMORY_BYTES_MIN: u64 = 1 << 20;
@@ -100,11 +108,23 @@ pub struct Given {
     /// cluster of a cluster file; `fdb:` means the client's default file [default: embedded]
     #[arg(long, env = "HOLDFAST_METADATA", value_name = "PLACE")]
     pub metadata: Option<Place>,
+    /// Where the content of files is: `local`, in packs of the data directory, or `kv`, in the metadata
+    /// store, which servers on several data directories may share [default: local]
+    #[arg(long, env = "HOLDFAST_CHUNKS", value_name = "TIER")]
+    pub chunks: Option<Tier>,
     /// What all keys in FoundationDB begin with, so that installations share a cluster
     /// [default: holdfast/]
     #[arg(long, env = "HOLDFAST_FDB_PREFIX", value_name = "TEXT")]
     pub fdb_prefix: Option<String>,
-    /// How long one FoundationDB transaction may take [default: 10s]
+    /// Address to take calls on that other gateways on the same metadata and content pass on; only if
+    /// both are shared [default: that of --listen, and a free port]
+    #[arg(long, env = "HOLDFAST_PEER_LISTEN", value_name = "IP:PORT")]
+    pub peer_listen: Option<SocketAddr>,
+    /// How long other gateways wait until they take this one for dead, when metadata and content are
+    /// shared; the same for all of them [default: 2s]
+    #[arg(long, env = "HOLDFAST_LEASE", value_name = "DURATION")]
+    pub lease: Option<Period>,
+    /// How long one FoundationDB transaction may take, at most 5s [default: 4s]
     #[arg(long, env = "HOLDFAST_FDB_TIMEOUT", value_name = "DURATION")]
     pub fdb_timeout: Option<Period>,
     /// File with the TLS certificate for FoundationDB; the key's password is given as
@@ -154,8 +174,9 @@ impl FdbSettings {
         let wrong = |message: String| Err(Failure::new(FailureKind::Usage, message));
         if self.fdb_timeout.0 < FDB_TIMEOUT_MIN || self.fdb_timeout.0 > FDB_TIMEOUT_MAX {
             return wrong(format!(
-                "fdb_timeout is {}: give 1s to 60s",
-                self.fdb_timeout
+                "fdb_timeout is {}: give 1s to {}s",
+                self.fdb_timeout,
+                FDB_TIMEOUT_MAX.as_secs()
             ));
         }
         if self.fdb_prefix.len() > FDB_PREFIX_BYTES_MAX {
@@ -165,7 +186,16 @@ impl FdbSettings {
                 self.fdb_prefix.len()
             ));
         }
+        if self.fdb_prefix.contains('\0') {
+            return wrong("fdb_prefix has a NUL: that ends it in every key".into());
+        }
         Ok(())
+    }
+
+    /// What all keys begin with in the cluster: none is the beginning of another's, as `dev` is of `devs`.
+    #[must_use]
+    pub fn key_prefix(&self) -> Vec<u8> {
+        [self.fdb_prefix.as_bytes(), b"\0"].concat()
     }
 }
 
@@ -216,6 +246,13 @@ pub struct Settings {
     pub drain_delay: Period,
     /// Where metadata is.
     pub metadata: Place,
+    /// Where the content of files is.
+    pub chunks: Tier,
+    /// Address to take calls on that other gateways pass on, if not that of `listen`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer_listen: Option<SocketAddr>,
+    /// How long other gateways wait until they take this one for dead.
+    pub lease: Period,
     /// How FoundationDB is used.
     #[serde(flatten)]
     pub fdb: FdbSettings,
@@ -252,6 +289,18 @@ impl Given {
         })
     }
 
+    /// These settings, and those of a configuration file where these say nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`Given::read`].
+    pub fn or_of(self, config: Option<&Path>) -> Result<Self, Failure> {
+        Ok(match config {
+            Some(path) => self.or(Self::read(path)?),
+            None => self,
+        })
+    }
+
     /// Reads the text of a configuration file.
     ///
     /// # Errors
@@ -281,6 +330,9 @@ impl Given {
             proxy_from: self.proxy_from.or(other.proxy_from),
             drain_delay: self.drain_delay.or(other.drain_delay),
             metadata: self.metadata.or(other.metadata),
+            chunks: self.chunks.or(other.chunks),
+            peer_listen: self.peer_listen.or(other.peer_listen),
+            lease: self.lease.or(other.lease),
             fdb_prefix: self.fdb_prefix.or(other.fdb_prefix),
             fdb_timeout: self.fdb_timeout.or(other.fdb_timeout),
             fdb_tls_certificate: self.fdb_tls_certificate.or(other.fdb_tls_certificate),
@@ -317,9 +369,12 @@ impl Given {
             proxy_from: self.proxy_from.unwrap_or_default(),
             drain_delay: self.drain_delay.unwrap_or(Period(Duration::ZERO)),
             metadata: self.metadata.unwrap_or_default(),
+            chunks: self.chunks.unwrap_or_default(),
+            peer_listen: self.peer_listen,
+            lease: self.lease.unwrap_or(Period(LEASE_DEFAULT)),
             fdb: FdbSettings {
                 fdb_prefix: self.fdb_prefix.unwrap_or_else(|| PREFIX_DEFAULT.into()),
-                fdb_timeout: self.fdb_timeout.unwrap_or(Period(Duration::from_secs(10))),
+                fdb_timeout: self.fdb_timeout.unwrap_or(Period(FDB_TIMEOUT_DEFAULT)),
                 fdb_tls_certificate: self.fdb_tls_certificate,
                 fdb_tls_key: self.fdb_tls_key,
                 fdb_tls_ca: self.fdb_tls_ca,
@@ -353,6 +408,7 @@ impl Settings {
         }
         self.metadata.check()?;
         self.fdb.check()?;
+        self.check_fleet()?;
         logging::parse(&self.log)?;
         if self.connections_max == 0 {
             return wrong("connections_max is 0: nobody could mount".into());
@@ -376,6 +432,53 @@ impl Settings {
             return wrong(format!(
                 "advertise is {host:?}: give a host name or an IP address, without a port"
             ));
+        }
+        Ok(())
+    }
+
+    /// Whether other servers, on other data directories, may use the same stores at the same time.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        matches!(self.metadata, Place::Fdb(_)) && self.chunks.is_shared()
+    }
+
+    /// Checks what concerns other gateways.
+    fn check_fleet(&self) -> Result<(), Failure> {
+        let wrong = |message: String| Err(Failure::new(FailureKind::Usage, message));
+        if !(LEASE_MIN..=LEASE_MAX).contains(&self.lease.0) {
+            let lease = self.lease;
+            return wrong(format!("lease is {lease}: give 500ms to 60s"));
+        }
+        if !self.is_shared() {
+            return match self.peer_listen {
+                Some(address) => wrong(format!(
+                    "peer_listen is {address}, and metadata or content is in the data directory, \
+                     which one server uses: there are no other gateways. Leave the setting out, or \
+                     share both (docs/fleet.md)"
+                )),
+                None => Ok(()),
+            };
+        }
+        if let Some(host) = &self.advertise {
+            let bytes = host.len();
+            return match bytes <= FLEET_HOST_BYTES_MAX {
+                true => Ok(()),
+                false => wrong(format!(
+                    "advertise has {bytes} bytes: where gateways share their stores give at most \
+                     {FLEET_HOST_BYTES_MAX}"
+                )),
+            };
+        }
+        for (name, address) in [
+            ("listen", Some(self.listen)),
+            ("peer_listen", self.peer_listen),
+        ] {
+            if let Some(address) = address.filter(|address| address.ip().is_unspecified()) {
+                return wrong(format!(
+                    "{name} is {address}, which tells other gateways and clients nothing: give the \
+                     address that this machine is reached at, or set `advertise` to it (docs/fleet.md)"
+                ));
+            }
         }
         Ok(())
     }
@@ -419,7 +522,10 @@ mod tests {
                 _ => format!("{line}\n"),
             })
             .collect();
-        let shown = Given::parse(&all).unwrap().complete().unwrap();
+        let mut shown = Given::parse(&all).unwrap();
+        // Not with metadata in the data directory.
+        assert!(shown.peer_listen.take().is_some());
+        let shown = shown.complete().unwrap();
         let defaults = system.complete().unwrap();
         let advertise = shown.advertise.clone();
         let fdb = shown.fdb.clone();
@@ -446,6 +552,23 @@ mod tests {
         );
     }
 
+    /// The example is one, and is for several gateways.
+    #[test]
+    fn the_settings_that_the_documentation_shows_for_several_gateways_are_good() {
+        let text = include_str!("../../docs/fleet.md");
+        let (_, text) = text.split_once("```toml\n").unwrap();
+        let (text, _) = text.split_once("```").unwrap();
+        let given = Given::parse(text).unwrap();
+        assert!(given.peer_listen.is_some());
+        let completed = given.complete();
+        if cfg!(feature = "fdb") {
+            assert!(completed.unwrap().is_shared());
+        } else {
+            let failure = completed.unwrap_err();
+            assert!(failure.message.contains("--features fdb"), "{failure}");
+        }
+    }
+
     #[test]
     fn the_first_source_wins() {
         let flag = Given::parse("listen = '127.0.0.1:1'").unwrap();
@@ -453,6 +576,36 @@ mod tests {
         let settings = flag.or(file).complete().unwrap();
         assert_eq!(settings.listen.port(), 1);
         assert_eq!(settings.log, "debug");
+    }
+
+    /// Others are told addresses that they can use, or a start says what to set.
+    #[cfg(feature = "fdb")]
+    #[test]
+    fn addresses_that_tell_nothing_are_refused_where_there_may_be_others() {
+        let with = |text: &str| {
+            let text = format!("metadata = 'fdb:'\nchunks = 'kv'\n{text}");
+            Given::parse(&text).unwrap().complete()
+        };
+        for text in [
+            "listen = '0.0.0.0:1'",
+            "listen = '[::]:1'",
+            "peer_listen = '0.0.0.0:1'",
+        ] {
+            let failure = with(text).unwrap_err();
+            assert_eq!(failure.kind, FailureKind::Usage, "{text}");
+            assert!(failure.message.contains("set `advertise`"), "{failure}");
+            let settings = with(&format!("{text}\nadvertise = 'a.example'"));
+            assert!(settings.is_ok(), "{settings:?}");
+        }
+        assert!(with("peer_listen = '10.0.0.1:1'\nlease = '60s'").is_ok());
+        // One server only.
+        for own in ["", "metadata = 'fdb:'\n", "chunks = 'kv'\n"] {
+            let listen = format!("{own}listen = '0.0.0.0:1'");
+            assert!(Given::parse(&listen).unwrap().complete().is_ok());
+            let peers = format!("{own}peer_listen = '10.0.0.1:1'");
+            let failure = Given::parse(&peers).unwrap().complete().unwrap_err();
+            assert!(failure.message.contains("share both"), "{failure}");
+        }
     }
 
     #[test]
@@ -468,6 +621,27 @@ mod tests {
         assert_eq!(given.complete().unwrap().proxy_from.len(), PROXY_FROM_MAX);
     }
 
+    /// Bug: the keys of `devs` were among those of `dev`.
+    #[test]
+    fn installations_share_no_keys_in_a_cluster() {
+        let prefix = |text: &str| {
+            let given = Given {
+                fdb_prefix: Some(text.into()),
+                ..Given::default()
+            };
+            given.complete().unwrap().fdb.key_prefix()
+        };
+        let longest = "x".repeat(FDB_PREFIX_BYTES_MAX);
+        let texts = ["", "dev", "devs", "dev/", &longest];
+        for (one, other) in texts
+            .iter()
+            .flat_map(|one| texts.map(|other| (*one, other)))
+        {
+            let shares = prefix(other).starts_with(&prefix(one));
+            assert_eq!(shares, one == other, "{one:?} {other:?}");
+        }
+    }
+
     #[test]
     fn what_cannot_work_is_refused() {
         for (text, part) in [
@@ -477,8 +651,13 @@ mod tests {
             ("proxy_from = ['10.0.0.1/8']", "write 10.0.0.0/8"),
             ("proxy_from = ['balancer']", "is no address"),
             ("metadata = 'etcd:'", "is no place for metadata"),
+            ("chunks = 'disk'", "is no place for chunks"),
         ] {
             let error = Given::parse(text).unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+        }
+        let error = Given::parse("\nlisen = 'x'").unwrap_err().to_string();
+        for part in ["line 2", "expected one of `data_dir`, `listen`"] {
             assert!(error.contains(part), "{error}");
         }
         for text in [
@@ -489,8 +668,13 @@ mod tests {
             "advertise = 'a b'",
             "advertise = '-o'",
             "fdb_timeout = '0s'",
-            "fdb_timeout = '2m'",
+            // Beyond what a transaction is run again within.
+            "fdb_timeout = '6s'",
+            "lease = '499ms'",
+            "lease = '61s'",
+            "peer_listen = '127.0.0.1:1'",
             "fdb_prefix = 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx'",
+            "fdb_prefix = \"a\\u0000\"",
         ] {
             let failure = Given::parse(text).unwrap().complete().unwrap_err();
             assert_eq!(failure.kind, FailureKind::Usage, "{text}");

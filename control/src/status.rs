@@ -92,7 +92,8 @@ impl ApiError {
         Self::new(
             StatusCode::NOT_FOUND,
             "not-found",
-            "no such path: the API is under /v1/workspaces, /v1/sessions, /v1/tokens and /v1/gc",
+            "no such path: the API is under /v1/workspaces, /v1/sessions, /v1/tokens, /v1/gateways and \
+             /v1/gc",
         )
     }
 
@@ -485,6 +486,10 @@ mod tests {
         );
         let plain = HistoryError::Freeze(FreezeError::NoSpace);
         assert_eq!(super::told(&plain), plain.to_string());
+        // Its text ends with what it comes from.
+        let merge = HistoryError::Merge(MergeError::Damaged("a node"));
+        assert!(std::error::Error::source(&merge).is_some());
+        assert_eq!(super::told(&merge), merge.to_string());
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod image;
 mod reader;
 mod report;
 mod retention;
+mod shared;
 mod tables;
 mod trees;
 mod users;
@@ -83,6 +84,7 @@ struct Checker<'a> {
     /// Something in a tree is damaged or missing.
     is_damaged: bool,
     survey: HashMap<DomainId, Survey>,
+    shared: shared::Seen,
 }
 
 /// A commit whose image is to be read, after those that it comes from.
@@ -127,9 +129,11 @@ pub async fn check(kv: &dyn Kv, options: CheckOptions<'_>) -> Result<Report, KvE
         owners: Vec::new(),
         is_damaged: false,
         survey: HashMap::new(),
+        shared: shared::Seen::default(),
     };
     checker.check_tables().await?;
     checker.check_numbers();
+    checker.check_shared_totals();
     checker.tell_uses().await?;
     Ok(checker.report)
 }

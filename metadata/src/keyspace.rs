@@ -38,6 +38,12 @@
 //! | `C` | totals of such calls | tenant: u64, what: u8 | `0` how many, `1` bytes of their records: u64 LE, by atomic add |
 //! | `l` | gateway | gateway: u64 | `LeaseRecord`: its lease and addresses |
 //! | `L` | notice to a gateway | gateway: u64, session: u64 | `NoticeRecord`: the session is no longer what it has in memory |
+//! | `c` | place of a chunk | domain: u64, chunk: 32 bytes | `PlaceRecord`: staged or in a pack, lengths, cycle |
+//! | `b` | body of a staged chunk | domain: u64, chunk: 32 bytes, piece: u8 | a part of its entry, at most 90,000 bytes |
+//! | `B` | pack of chunks | pack: 16 bytes | `PackRecord`: whether it is written, bytes, live bytes |
+//! | `g` | shared chunks | `c` | `CycleRecord`: the current cycle of collections |
+//! | `g` | shared chunks | `s` | bytes of all staged entries: u64 LE, by atomic add |
+//! | `g` | shared chunks | `t` | `TierRecord`: where the chunks of the installation are |
 //!
 //! A time is its seconds (u64) and nanoseconds (u32).
 //!
@@ -53,11 +59,17 @@
 //! | `0`: u64, `5`, id: 16 bytes | `Conflict`: what a merge could not decide |
 
 mod decode;
+mod gateways;
 pub mod image;
+mod shared;
 
-use base::{CommitId, GatewayId, OperationId, SessionId, TenantId, Timestamp, WorkspaceId};
+use base::{CommitId, OperationId, SessionId, TenantId, Timestamp, WorkspaceId};
 
 pub use decode::{Key, decode, decode_delta_layer};
+pub use gateways::{decode_lease, decode_notice, lease, leases, notice, notices};
+pub use shared::{
+    bodies, body, body_pieces, cycle, decode_body, pack, packs, place, places, staged_bytes, tier,
+};
 
 use crate::kv::KeyRange;
 
@@ -90,6 +102,10 @@ mod table {
     pub(super) const CALL_TOTAL: u8 = b'C';
     pub(super) const LEASE: u8 = b'l';
     pub(super) const NOTICE: u8 = b'L';
+    pub(super) const PLACE: u8 = b'c';
+    pub(super) const BODY: u8 = b'b';
+    pub(super) const PACK: u8 = b'B';
+    pub(super) const SHARED: u8 = b'g';
 }
 
 /// Sub-tables of a session.
@@ -99,6 +115,13 @@ mod session_table {
     pub(super) const FLUSH: u8 = b'q';
     pub(super) const REPLY: u8 = b'x';
     pub(super) const CHANGED: u8 = b'y';
+}
+
+/// Sub-tables of what is known of shared chunks.
+mod shared_table {
+    pub(super) const CYCLE: u8 = b'c';
+    pub(super) const STAGED: u8 = b's';
+    pub(super) const TIER: u8 = b't';
 }
 
 /// A stored key that is not ours or is damaged.
@@ -225,6 +248,12 @@ pub fn token(hash: &[u8; 32]) -> Vec<u8> {
 #[must_use]
 pub fn workspace(workspace: WorkspaceId) -> Vec<u8> {
     key(table::WORKSPACE, &[&workspace.raw().to_be_bytes()])
+}
+
+/// All workspaces.
+#[must_use]
+pub fn all_workspaces() -> KeyRange {
+    KeyRange::prefix(&[table::WORKSPACE])
 }
 
 /// A workspace's number by its name.
@@ -712,55 +741,6 @@ pub fn calls_of(tenant: TenantId) -> KeyRange {
 #[must_use]
 pub fn call_total(tenant: TenantId, what: u8) -> Vec<u8> {
     key(table::CALL_TOTAL, &[&tenant.raw().to_be_bytes(), &[what]])
-}
-
-/// A gateway's lease.
-#[must_use]
-pub fn lease(gateway: GatewayId) -> Vec<u8> {
-    key(table::LEASE, &[&gateway.raw().to_be_bytes()])
-}
-
-/// The leases of all gateways.
-#[must_use]
-pub fn leases() -> KeyRange {
-    KeyRange::prefix(&[table::LEASE])
-}
-
-/// The gateway in a key of [`leases`].
-///
-/// # Errors
-///
-/// The key is of another table or damaged.
-pub fn decode_lease(key: &[u8]) -> Result<GatewayId, KeyError> {
-    match decode(key)? {
-        Key::Lease(gateway) => Ok(gateway),
-        _ => Err(KeyError::WrongTable),
-    }
-}
-
-/// What a gateway is told of a session.
-#[must_use]
-pub fn notice(gateway: GatewayId, session: SessionId) -> Vec<u8> {
-    let fields = [gateway.raw(), session.raw()].map(u64::to_be_bytes);
-    key(table::NOTICE, &[&fields.concat()])
-}
-
-/// All that a gateway is told.
-#[must_use]
-pub fn notices(gateway: GatewayId) -> KeyRange {
-    KeyRange::prefix(&key(table::NOTICE, &[&gateway.raw().to_be_bytes()]))
-}
-
-/// The session in a key of [`notices`].
-///
-/// # Errors
-///
-/// The key is of another table or damaged.
-pub fn decode_notice(key: &[u8]) -> Result<SessionId, KeyError> {
-    match decode(key)? {
-        Key::Notice(_, session) => Ok(session),
-        _ => Err(KeyError::WrongTable),
-    }
 }
 
 /// All API tokens, of all tenants.

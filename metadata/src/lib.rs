@@ -15,6 +15,7 @@ pub mod lines;
 pub mod merge;
 pub mod ops;
 pub mod permission;
+pub mod places;
 pub mod record;
 pub mod references;
 pub mod restore;

@@ -12,6 +12,8 @@
 //! for room. Before the rest of a big record is read there has to be room for it
 //! ([`crate::receiving`]).
 
+mod guard;
+
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -31,6 +33,8 @@ use crate::server::{Service, Shared};
 use crate::wire::proxy;
 use crate::wire::record::{RECEIVE_BYTES_FREE, RecordReader};
 use crate::wire::reply::Reply;
+
+pub use guard::CallGuard;
 
 /// Replies that are gathered before they are written.
 const BATCH_REPLIES_MAX: usize = 64;
@@ -227,70 +231,6 @@ impl Drop for Connection {
 /// The part of a connection's held bytes that the process's budget is told.
 const fn budgeted(held: usize) -> usize {
     held.saturating_sub(UNBUDGETED_BYTES)
-}
-
-/// A call that has been taken and not answered. Whoever holds it owes the reply, once; dropping it
-/// says that there will be none, and lets the connection go on.
-#[derive(Debug)]
-pub struct CallGuard {
-    connection: Arc<Connection>,
-    held_bytes: usize,
-    /// Until when another gateway may take to answer, once it is asked.
-    deadline: Option<Duration>,
-}
-
-impl CallGuard {
-    fn new(connection: &Arc<Connection>, record_bytes: usize) -> Self {
-        connection.calls.fetch_add(1, Ordering::SeqCst);
-        connection.charge(record_bytes);
-        Self {
-            connection: Arc::clone(connection),
-            held_bytes: record_bytes,
-            deadline: None,
-        }
-    }
-
-    /// Until when others may be asked for the reply: as was said first.
-    pub(crate) fn patience_until(&mut self, deadline: Duration) -> Duration {
-        *self.deadline.get_or_insert(deadline)
-    }
-
-    /// Whether that time is over.
-    pub(crate) fn is_late(&self, now: Duration) -> bool {
-        self.deadline.is_some_and(|deadline| now >= deadline)
-    }
-
-    /// Where the call came from and its reply goes.
-    #[must_use]
-    pub const fn connection(&self) -> &Arc<Connection> {
-        &self.connection
-    }
-
-    /// Counts `bytes` of a big reply to come as held already until the call is answered, so that
-    /// not too many big replies are asked for at once.
-    pub fn reserve(&mut self, bytes: usize) {
-        self.connection.charge(bytes);
-        self.held_bytes += bytes;
-    }
-
-    /// Answers the call, from any thread.
-    pub fn send(self, reply: Reply) {
-        let bytes = reply.wire_bytes();
-        self.connection.send(bytes, std::iter::once(reply));
-    }
-
-    /// Closes the connection, see [`Connection::close`].
-    pub fn close(self) {
-        self.connection.close();
-    }
-}
-
-impl Drop for CallGuard {
-    fn drop(&mut self) {
-        self.connection.calls.fetch_sub(1, Ordering::SeqCst);
-        self.connection.release(self.held_bytes);
-        self.connection.wake_task();
-    }
 }
 
 /// Why the next call must wait.

@@ -229,7 +229,11 @@ impl Gateway {
     /// How many sessions are in memory.
     #[must_use]
     pub fn sessions_in_memory(&self) -> usize {
-        self.sessions.read().len()
+        let sessions = self.sessions.read();
+        let here = sessions
+            .values()
+            .filter(|slot| !matches!(slot, Slot::Elsewhere(_)));
+        here.count()
     }
 
     /// Bytes of file data in memory that are in no store.

@@ -14,6 +14,7 @@ mod gate;
 mod gateway;
 mod handle;
 mod history;
+mod ledger;
 mod metrics;
 mod mount;
 mod network;
@@ -39,6 +40,7 @@ pub use history::{
     Published, ResolveError, Resolved, Restored, SessionConflicts, SyncOutcome, Synced, Which,
 };
 pub use history::{FileReader, Look, ReadError, Versions};
+pub use ledger::KvLedger;
 pub use metrics::GatewayCounters;
 pub use network::{Network, NetworkError};
 pub use nodes::{ChunkNodes, ChunkTrees};

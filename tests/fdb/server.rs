@@ -67,7 +67,13 @@ mod tests {
 
     impl Server {
         fn start(dir: &Path, place: &str, command: &str) -> Self {
+            Self::start_below("holdfast/", dir, place, command)
+        }
+
+        /// With its keys below a prefix.
+        fn start_below(prefix: &str, dir: &Path, place: &str, command: &str) -> Self {
             let dir = dir.to_str().unwrap();
+            let (command, chunks) = command.split_once(' ').unwrap_or((command, "local"));
             let mut child = holdfast(&[
                 "--json",
                 command,
@@ -75,6 +81,10 @@ mod tests {
                 dir,
                 "--metadata",
                 place,
+                "--chunks",
+                chunks,
+                "--fdb-prefix",
+                prefix,
                 "--fdb-timeout",
                 "2s",
                 "--listen",
@@ -127,18 +137,18 @@ mod tests {
         }
 
         async fn mount(&self) -> Connection {
+            self.mount_path(self.text("mount_path")).await
+        }
+
+        async fn mount_path(&self, path: String) -> Connection {
             let address: SocketAddr = self.text("nfs_address").parse().unwrap();
-            Nfs3ConnectionBuilder::new(
-                TokioConnector,
-                Ipv4Addr::LOCALHOST.to_string(),
-                self.text("mount_path"),
-            )
-            .mount_port(address.port())
-            .nfs3_port(address.port())
-            .connect_from_privileged_port(false)
-            .mount()
-            .await
-            .unwrap()
+            Nfs3ConnectionBuilder::new(TokioConnector, Ipv4Addr::LOCALHOST.to_string(), path)
+                .mount_port(address.port())
+                .nfs3_port(address.port())
+                .connect_from_privileged_port(false)
+                .mount()
+                .await
+                .unwrap()
         }
     }
 
@@ -263,6 +273,9 @@ mod tests {
         drop(server);
         assert!(!dir.join("meta.redb").exists());
         refusals(&dir, root.path(), &place);
+        // Bug: an installation whose prefix another's begins with was taken for one with that one's keys.
+        let beside = Server::start_below("hold", &root.path().join("beside"), &place, "serve");
+        assert_eq!(beside.stop(), Some(0));
         let shown = dir.to_str().unwrap();
         let (code, out, error) =
             run(&["check", "--deep", "--data-dir", shown, "--metadata", &place]);
@@ -306,6 +319,74 @@ mod tests {
         assert_eq!(server.ask("/livez").0, 200);
     }
 
+    /// Two servers with data directories of their own share all files through the metadata store.
+    fn shared(runtime: &tokio::runtime::Runtime) {
+        let root = tempfile::tempdir().unwrap();
+        let emulator = Emulator::start(3, "none");
+        let place = format!("fdb:{}", emulator.file().display());
+        let content = |seed: u32| -> Vec<u8> {
+            let words = (0..75_000_u32).map(|word| word.wrapping_mul(seed | 1));
+            words.flat_map(u32::to_le_bytes).collect()
+        };
+        let one = Server::start(&root.path().join("one"), &place, "up kv");
+        let path = one.text("mount_path");
+        runtime.block_on(async {
+            let mut connection = one.mount().await;
+            write_file(&mut connection, "large", &content(1)).await;
+        });
+        let two = Server::start(&root.path().join("two"), &place, "serve kv");
+        runtime.block_on(async {
+            let mut connection = two.mount_path(path.clone()).await;
+            assert_eq!(read_file(&mut connection, "large").await, content(1));
+            write_file(&mut connection, "other", &content(7)).await;
+        });
+        // As by a power cut of the process, and of its machine's disk.
+        drop(one);
+        std::fs::remove_dir_all(root.path().join("one")).unwrap();
+        runtime.block_on(async {
+            let mut connection = two.mount_path(path.clone()).await;
+            assert_eq!(read_file(&mut connection, "large").await, content(1));
+            assert_eq!(read_file(&mut connection, "other").await, content(7));
+        });
+        // A server on a new data directory has all of it, too.
+        let three = Server::start(&root.path().join("three"), &place, "serve kv");
+        runtime.block_on(async {
+            let mut connection = three.mount_path(path.clone()).await;
+            assert_eq!(read_file(&mut connection, "other").await, content(7));
+        });
+        assert_eq!(three.stop(), Some(0));
+        let dir = root.path().join("two");
+        let shown = dir.to_str().unwrap();
+        let (code, _, error) = run(&["gc", "--data-dir", shown]);
+        assert_eq!(code, 3, "{error}");
+        assert!(error.contains("is not collected yet"), "{error}");
+        assert_eq!(two.stop(), Some(0));
+        let fresh = root.path().join("four");
+        for (dir, chunks, told) in [
+            (&dir, "local", "is in kv: start with --chunks kv"),
+            (&fresh, "local", "is the data directory of another"),
+        ] {
+            let dir = dir.to_str().unwrap();
+            let (code, _, error) = run(&[
+                "serve",
+                "--data-dir",
+                dir,
+                "--metadata",
+                &place,
+                "--chunks",
+                chunks,
+                "--listen",
+                "127.0.0.1:0",
+                "--api-listen",
+                "127.0.0.1:0",
+            ]);
+            assert_eq!(code, 3, "{error}");
+            assert!(error.contains(told), "{error}");
+        }
+        let (code, out, error) = run(&["check", "--data-dir", shown, "--metadata", &place]);
+        assert_eq!(code, 0, "{out}{error}");
+    }
+
     #[test]
     fn server() {
         if let Ok(args) = std::env::var(ROLE) {
@@ -322,5 +403,6 @@ mod tests {
             .build()
             .unwrap();
         session(&runtime);
+        shared(&runtime);
     }
 }

@@ -11,15 +11,24 @@
 
 #[cfg(test)]
 #[path = "../engine/client.rs"]
-#[expect(dead_code, reason = "shared with the tier `engine`, which uses the rest")]
+#[expect(
+    dead_code,
+    reason = "shared with the tier `engine`, which uses the rest"
+)]
 mod client;
 #[cfg(test)]
 #[path = "../engine/clock.rs"]
-#[expect(dead_code, reason = "shared with the tier `engine`, which uses the rest")]
+#[expect(
+    dead_code,
+    reason = "shared with the tier `engine`, which uses the rest"
+)]
 mod clock;
 #[cfg(test)]
 #[path = "../engine/codec.rs"]
-#[expect(dead_code, reason = "shared with the tier `engine`, which uses the rest")]
+#[expect(
+    dead_code,
+    reason = "shared with the tier `engine`, which uses the rest"
+)]
 mod codec;
 #[cfg(test)]
 mod drifting;
@@ -38,7 +47,10 @@ mod run;
 mod scenarios;
 #[cfg(test)]
 #[path = "../engine/slow_kv.rs"]
-#[expect(dead_code, reason = "shared with the tier `engine`, which uses the rest")]
+#[expect(
+    dead_code,
+    reason = "shared with the tier `engine`, which uses the rest"
+)]
 mod slow_kv;
 #[cfg(test)]
 mod storm;

@@ -96,7 +96,13 @@ impl Rig {
         let end = self.gateways.run(self.client.wait_for(xid));
         let reply = end.unwrap();
         let result = codec::result(&reply);
-        codec::decode(&mut self.handles[0], &root(op.clone()), Listing::Plain, result).answer
+        codec::decode(
+            &mut self.handles[0],
+            &root(op.clone()),
+            Listing::Plain,
+            result,
+        )
+        .answer
     }
 
     /// How long it takes until a call is answered.

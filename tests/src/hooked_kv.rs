@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use metadata::kv::{
-    AtomicOp, Committed, Isolation, KeyRange, Kv, KvError, KvFuture, RangeLimit, RangePage, Transaction,
-    Version,
+    AtomicOp, Committed, Isolation, KeyRange, Kv, KvError, KvFuture, RangeLimit, RangePage,
+    Transaction, Version,
 };
 
 /// What happens around the calls of one transaction. Each transaction has a clone of the hooks of its
@@ -94,7 +94,11 @@ struct HookedTransaction<H> {
 
 impl<H: Hooks> HookedTransaction<H> {
     fn check(&self) -> Result<(), KvError> {
-        if self.hooks.is_cut() { Err(cut()) } else { Ok(()) }
+        if self.hooks.is_cut() {
+            Err(cut())
+        } else {
+            Ok(())
+        }
     }
 }
 

@@ -8,42 +8,64 @@ use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use base::{ChunkId, Clock, DomainId, SystemClock};
+use base::{ChunkId, Clock, DomainId, Rng, SystemClock, Tasks};
 use chunkstore::local::LocalReader;
+use chunkstore::shared::SharedStore;
+use chunkstore::shared::ledger::ChunkKey;
 use metadata::check::{CheckOptions, Counts, Remedy, Report, check};
+use metadata::tree::Trees;
+use nfs_gateway::ChunkTrees;
 
 use self::nodes::ReadTrees;
 use super::metadata_of;
 use crate::cli;
 use crate::data_dir::DataDir;
 use crate::failure::Failure;
+use crate::failure::FailureKind;
 use crate::output;
-use crate::place::Purpose;
+use crate::place::{Metadata, Purpose};
 use crate::server::of_open_chunks;
+use crate::tier::Content;
 
 /// Exit code if something is wrong with the data.
 const FOUND: u8 = 1;
+
+/// Nodes of trees kept in memory, in bytes.
+const NODE_CACHE_BYTES: usize = 64 << 20;
 
 /// Keys between two signs of life.
 const KEYS_BETWEEN: u64 = 200_000;
 
 pub(super) fn run(args: &cli::Check, json: bool) -> Result<u8, Failure> {
-    let dir = DataDir::look_at(&args.data_dir)?;
+    let settings = args.data.clone().settings()?;
+    let dir = DataDir::look_at(&settings.data_dir)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let runtime = tokio::runtime::Builder::new_current_thread()
+    // Several threads: whether a shared chunk is there is asked from within a check.
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
         .enable_all()
         .build()
         .map_err(|error| Failure::io("start", &error))?;
-    let place = args.metadata.clone();
-    let opened = metadata_of(&dir, place, Purpose::Look, Arc::clone(&clock));
+    let opened = metadata_of(&dir, settings, Purpose::Look, Arc::clone(&clock));
     let metadata = runtime.block_on(opened)?;
     runtime.block_on(metadata.check_is_of(&dir, &clock))?;
     // Nobody else uses it: the directory is locked.
-    let kv = metadata.still(&clock);
-    let chunks = if args.metadata_only {
+    let kv = metadata.still(&clock)?;
+    let is_shared = dir.tier()?.is_shared();
+    if is_shared && args.deep {
+        let message = "the content of files is shared, and shared content is not verified yet: leave out \
+                       --deep; whether all of it is there is checked without";
+        return Err(Failure::new(FailureKind::Usage, message));
+    }
+    let chunks = if args.metadata_only || is_shared {
         None
     } else {
         look_at_chunks(&dir)?.map(Arc::new)
+    };
+    let shared = if is_shared && !args.metadata_only {
+        Some(runtime.block_on(SharedContent::open(&metadata, &clock))?)
+    } else {
+        None
     };
     let read = |error| Failure::error(format_args!("read the metadata store: {error}"));
     // First, so that it is known what is damaged when it is found who uses it.
@@ -60,18 +82,23 @@ pub(super) fn run(args: &cli::Check, json: bool) -> Result<u8, Failure> {
         None => None,
     };
     // Without content every node would be missing, as every chunk.
-    let trees = ReadTrees::new(chunks.clone());
-    let exists = |domain: DomainId, id: ChunkId| match &chunks {
-        Some(chunks) => chunks.contains(domain, id),
-        None => false,
+    let trees: Box<dyn Trees> = match &shared {
+        Some(shared) => Box::new(shared.trees()),
+        None => Box::new(ReadTrees::new(chunks.clone())),
+    };
+    let exists = |domain: DomainId, id: ChunkId| match (&chunks, &shared) {
+        (Some(chunks), _) => chunks.contains(domain, id),
+        (None, Some(shared)) => shared.contains(domain, id),
+        (None, None) => false,
     };
     let progress = Progress::default();
     let tell = |counts: &Counts| progress.tell(counts);
     let options = CheckOptions {
-        trees: (!args.metadata_only).then_some(&trees),
+        trees: (!args.metadata_only).then_some(&*trees),
         chunk_exists: (!args.metadata_only).then_some(&exists),
         progress: std::io::stderr().is_terminal().then_some(&tell),
     };
+    // On a worker thread, from where shared chunks can be asked for.
     let mut report = runtime.block_on(check(&kv, options)).map_err(read)?;
     metadata.close();
     if let Some(content) = &content {
@@ -94,7 +121,8 @@ fn look_for_loss(dir: &DataDir, args: &cli::Check, report: &mut Report) -> Vec<S
     }
     let is_finished = dir.is_finished();
     let is_empty = report.counts.keys == 0;
-    if !args.metadata_only && is_finished && !dir.chunks().exists() {
+    let is_local = dir.tier().is_ok_and(|tier| !tier.is_shared());
+    if !args.metadata_only && is_finished && is_local && !dir.chunks().exists() {
         let what = "is missing, and the content of files with it";
         report.add(dir.chunks().display().to_string(), what, Remedy::Store);
     }
@@ -111,6 +139,34 @@ fn look_for_loss(dir: &DataDir, args: &cli::Check, report: &mut Report) -> Vec<S
         return vec![note.to_owned()];
     }
     Vec::new()
+}
+
+/// Shared chunks, and whether the ledger could be asked.
+struct SharedContent {
+    chunks: SharedStore,
+}
+
+impl SharedContent {
+    async fn open(metadata: &Metadata, clock: &Arc<dyn Clock>) -> Result<Self, Failure> {
+        let rng = Rng::system().map_err(|error| Failure::io("read random numbers", &error))?;
+        let (kv, clock) = (metadata.kv(), Arc::clone(clock));
+        let chunks = Content::open_shared(kv, clock, Arc::new(rng), Tasks::new()).await?;
+        Ok(Self { chunks })
+    }
+
+    fn trees(&self) -> ChunkTrees {
+        ChunkTrees::new(Arc::new(self.chunks.clone()), NODE_CACHE_BYTES)
+    }
+
+    /// Whether a chunk is there. One that cannot be asked for counts as missing.
+    fn contains(&self, domain: DomainId, id: ChunkId) -> bool {
+        let key = ChunkKey { domain, id };
+        tokio::task::block_in_place(|| {
+            let asked = self.chunks.contains(key);
+            tokio::runtime::Handle::current().block_on(asked)
+        })
+        .unwrap_or(false)
+    }
 }
 
 /// The chunk store, if there is one yet.

@@ -5,6 +5,7 @@ mod check;
 mod completion;
 mod conflicts;
 mod drain;
+mod gateways;
 mod gc;
 mod git;
 mod history;
@@ -28,11 +29,12 @@ use std::sync::Arc;
 use base::Clock;
 use metadata::kv::embedded::EmbeddedOptions;
 
-use crate::cli::{Cli, Command, MetadataArgs, ServerArgs};
+use crate::cli::{Cli, Command, ServerArgs};
 use crate::client::Client;
 use crate::data_dir::DataDir;
 use crate::failure::{Failure, FailureKind};
 use crate::place::{Metadata, Place, Purpose};
+use crate::settings::Settings;
 
 /// Runs a command; gives the exit code.
 pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
@@ -60,6 +62,7 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Pin(command) => keeping::pins(command, json),
         Command::Token(command) => token::run(command, json),
         Command::Refresh(args) => refresh::run(&args, json),
+        Command::Gateways { server } => gateways::run(&server, json),
         Command::Drain(drain) => drain::run(&drain, json),
         Command::Gc(gc) => gc::run(&gc, json),
         Command::Keys(command) => keys::run(command, json),
@@ -72,11 +75,10 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
 /// The metadata store of a data directory, for a command that opens it by itself.
 async fn metadata_of(
     dir: &DataDir,
-    args: MetadataArgs,
+    settings: Settings,
     purpose: Purpose,
     clock: Arc<dyn Clock>,
 ) -> Result<Metadata, Failure> {
-    let settings = args.given().complete()?;
     dir.check_place(&settings.metadata)?;
     match settings.metadata {
         Place::Embedded => {

@@ -2,7 +2,7 @@
 //! there.
 
 use base::limits::INODE_BLOCK;
-use base::{SessionId, TenantId, WorkspaceId};
+use base::{GatewayId, SessionId, TenantId, WorkspaceId};
 use bytes::Bytes;
 
 use super::reader::Scan;
@@ -236,6 +236,17 @@ impl Checker<'_> {
         Ok(())
     }
 
+    fn check_gateway(&mut self, key: &Key, id: GatewayId, value: &Bytes) {
+        let checked = match key {
+            Key::Lease(_) => LeaseRecord::decode(value).map(drop),
+            _ => NoticeRecord::decode(value).map(drop),
+        };
+        if let Err(error) = checked {
+            let place = format!("records of gateway {}", id.raw());
+            self.report.add(place, error.to_string(), Remedy::Release);
+        }
+    }
+
     async fn check_key(
         &mut self,
         key: Key,
@@ -291,18 +302,13 @@ impl Checker<'_> {
             Key::Deletion(id) => self.check_deletion(id, value).await?,
             Key::Call(tenant, _) => self.check_call(tenant, value).await?,
             Key::CallTotal(tenant, what) => self.check_call_total(tenant, what, value).await?,
-            Key::Lease(gateway) => {
-                if let Err(error) = LeaseRecord::decode(value) {
-                    let place = format!("lease of gateway {}", gateway.raw());
-                    self.report.add(place, error.to_string(), Remedy::Release);
-                }
-            }
-            Key::Notice(gateway, _) => {
-                if let Err(error) = NoticeRecord::decode(value) {
-                    let place = format!("notice to gateway {}", gateway.raw());
-                    self.report.add(place, error.to_string(), Remedy::Release);
-                }
-            }
+            Key::Lease(id) | Key::Notice(id, _) => self.check_gateway(&key, id, value),
+            Key::Place(..)
+            | Key::Body(..)
+            | Key::Pack(_)
+            | Key::Cycle
+            | Key::StagedBytes
+            | Key::Tier => self.check_shared(key, value).await?,
             // Not in the ranges that come here.
             Key::Delta(..) => {}
         }

@@ -1,9 +1,11 @@
 //! Reading any key of the store: what `check` needs.
 
-use base::{CommitId, GatewayId, OperationId, SessionId, TenantId, Timestamp, WorkspaceId};
+use base::WorkspaceId;
+use base::{ChunkId, CommitId, DomainId, GatewayId, OperationId, SessionId, TenantId, Timestamp};
 
 use super::image::{self, ImageKey};
-use super::{KeyError, KeyReader, session_table, spread, table};
+use super::{KeyError, KeyReader, session_table, shared_table, spread, table};
+use crate::record::place::PackId;
 
 /// A key of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,6 +72,18 @@ pub enum Key {
     Lease(GatewayId),
     /// What a gateway is told of a session.
     Notice(GatewayId, SessionId),
+    /// Where a chunk is.
+    Place(DomainId, ChunkId),
+    /// A part of a staged chunk.
+    Body(DomainId, ChunkId, u8),
+    /// A pack of chunks.
+    Pack(PackId),
+    /// The current cycle of collections.
+    Cycle,
+    /// The counter of staged bytes.
+    StagedBytes,
+    /// Where the chunks of the installation are.
+    Tier,
 }
 
 /// Decodes any key.
@@ -126,8 +140,8 @@ pub fn decode(key: &[u8]) -> Result<Key, KeyError> {
         table::DELETION => Key::Deletion(WorkspaceId::new(fields.u64()?)),
         table::CALL => Key::Call(TenantId::new(fields.u64()?), fields.array()?),
         table::CALL_TOTAL => Key::CallTotal(TenantId::new(fields.u64()?), fields.u8()?),
-        table::LEASE => Key::Lease(GatewayId::new(fields.u64()?)),
-        table::NOTICE => Key::Notice(GatewayId::new(fields.u64()?), SessionId::new(fields.u64()?)),
+        table::LEASE | table::NOTICE => gateway(table, &mut fields)?,
+        table::PLACE | table::BODY | table::PACK | table::SHARED => shared(table, &mut fields)?,
         table::REF => {
             let workspace = WorkspaceId::new(fields.u64()?);
             return Ok(Key::Reference(workspace, text(fields.tail())?));
@@ -175,6 +189,32 @@ fn session_part(fields: &mut KeyReader<'_>) -> Result<Key, KeyError> {
     })
 }
 
+fn shared(table: u8, fields: &mut KeyReader<'_>) -> Result<Key, KeyError> {
+    Ok(match table {
+        table::PLACE => Key::Place(DomainId::new(fields.u64()?), ChunkId::new(fields.array()?)),
+        table::BODY => Key::Body(
+            DomainId::new(fields.u64()?),
+            ChunkId::new(fields.array()?),
+            fields.u8()?,
+        ),
+        table::PACK => Key::Pack(PackId(fields.array()?)),
+        _ => match fields.u8()? {
+            shared_table::CYCLE => Key::Cycle,
+            shared_table::STAGED => Key::StagedBytes,
+            shared_table::TIER => Key::Tier,
+            _ => return Err(KeyError::WrongTable),
+        },
+    })
+}
+
+fn gateway(table: u8, fields: &mut KeyReader<'_>) -> Result<Key, KeyError> {
+    let gateway = GatewayId::new(fields.u64()?);
+    if table == table::LEASE {
+        return Ok(Key::Lease(gateway));
+    }
+    Ok(Key::Notice(gateway, SessionId::new(fields.u64()?)))
+}
+
 fn session(fields: &mut KeyReader<'_>) -> Result<SessionId, KeyError> {
     let (found, session) = (fields.array()?, SessionId::new(fields.u64()?));
     if found == spread(session) {
@@ -195,6 +235,7 @@ mod tests {
 
     use super::super::session_changed;
     use super::super::session_of;
+    use super::super::{body, cycle, pack, place, staged_bytes, tier};
     use super::super::{call, call_total, lease, notice};
     use super::super::{commit, operation, operation_log, ref_log, reference};
     use super::super::{deletion, grown, pin, retention};
@@ -235,6 +276,12 @@ mod tests {
             Key::CallTotal(tenant, what) => call_total(*tenant, *what),
             Key::Lease(gateway) => lease(*gateway),
             Key::Notice(gateway, session) => notice(*gateway, *session),
+            Key::Place(domain, chunk) => place(*domain, *chunk),
+            Key::Body(domain, chunk, piece) => body(*domain, *chunk, *piece),
+            Key::Pack(id) => pack(*id),
+            Key::Cycle => cycle(),
+            Key::StagedBytes => staged_bytes(),
+            Key::Tier => tier(),
             Key::Delta(session, generation, part) => {
                 let mut key = delta(*session, *generation);
                 key.extend(match part {
@@ -293,6 +340,12 @@ mod tests {
             Key::CallTotal(tenant, 1),
             Key::Lease(GatewayId::new(13)),
             Key::Notice(GatewayId::new(13), session),
+            Key::Place(DomainId::new(1), ChunkId::new([1; 32])),
+            Key::Body(DomainId::new(1), ChunkId::new([1; 32]), 2),
+            Key::Pack(PackId([3; 16])),
+            Key::Cycle,
+            Key::StagedBytes,
+            Key::Tier,
             delta(ImageKey::Cut { inode, first: 7 }),
             delta(ImageKey::Conflict([8; 16])),
             delta(ImageKey::Inode(inode)),
@@ -327,6 +380,7 @@ mod tests {
                 Just(table::DELTA),
                 Just(table::REF_LOG),
                 Just(table::OPERATION_LOG),
+                Just(table::SHARED),
             ],
             bytes in proptest::collection::vec(any::<u8>(), 0..60),
         ) {

@@ -12,6 +12,7 @@ pub mod entry;
 pub mod gateway;
 pub mod inode;
 pub mod operation;
+pub mod place;
 pub mod reference;
 pub mod retention;
 pub mod session;

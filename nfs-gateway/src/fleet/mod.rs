@@ -6,6 +6,7 @@
 mod draining;
 mod links;
 mod places;
+mod telling;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,8 +26,8 @@ use crate::session::Session;
 
 use links::Links;
 pub(crate) use links::Passed;
-pub use places::Whereabouts;
 pub(crate) use places::{Place, Route};
+pub use telling::Whereabouts;
 
 /// How long a lease is unless configured.
 pub const LEASE_DEFAULT: Duration = Duration::from_secs(2);

@@ -99,6 +99,7 @@ impl Session {
             Err(FlushError::Moved) => Unexchanged::Moved,
             Err(FlushError::NoSpace) => Unexchanged::NoSpace,
             Err(FlushError::Gone) => Unexchanged::Gone,
+            Err(FlushError::Call(error)) => Unexchanged::Call(error),
             Err(error) => return Err(error),
         };
         // Nothing was written, and the fence is still good.
@@ -249,7 +250,11 @@ impl Session {
                 tracing::info!(session = %self.view.session, "session was taken over");
                 self.shared.counters.fenced.count();
             }
-            FlushError::NoSpace | FlushError::Moved | FlushError::Gone | FlushError::Kv(_) => {
+            FlushError::NoSpace
+            | FlushError::Moved
+            | FlushError::Gone
+            | FlushError::Call(_)
+            | FlushError::Kv(_) => {
                 tracing::warn!(session = %self.view.session, %error, "flush failed");
                 self.shared.counters.flush_failures.count();
             }
