@@ -23,8 +23,6 @@ pub enum Rule {
     Wait,
     /// A gateway is dead only while its lease has the counter that was seen for so long.
     Counter,
-    /// Each attempt at a renewal has a counter of its own.
-    CounterPerAttempt,
     /// A flush commits only while its gateway owns the session.
     Fence,
     /// Who takes a session over knows the replies that were stored.

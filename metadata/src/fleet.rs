@@ -216,9 +216,7 @@ impl Member {
             attempt += 1;
             // An earlier attempt may have been committed, long ago even. If this one had the same
             // counter, others would take us for dead while the lease still holds for us.
-            if attempt == 1 || is_kept(Rule::CounterPerAttempt) {
-                self.lease.counter += 1;
-            }
+            self.lease.counter += 1;
             let began = clock.monotonic();
             match self.try_renew(kv, began).await {
                 Ok(renewal) => {

@@ -118,9 +118,8 @@ impl Connection {
         !self.is_closing.load(Ordering::SeqCst) && !self.outbound.is_broken()
     }
 
-    /// Whether the peer has closed the connection, or it is closing. Calls that have not begun yet
-    /// must not begin then: the client asks again over another connection, and a copy that runs
-    /// long after the other one would undo what was done since.
+    /// Whether the peer has closed it, or it is closing: calls that have not begun must not begin then.
+    /// The client asks again, and a copy that runs long after would undo what was done since.
     pub(crate) fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::SeqCst) || !self.is_open()
     }

@@ -139,6 +139,16 @@ impl Client {
         }
     }
 
+    /// What has not been answered, for people.
+    pub(crate) fn waiting(&self) -> String {
+        let waiting = self.pending.iter().map(|(xid, it)| {
+            let to = self.connections[it.on].as_ref();
+            let to = to.map(|it| (it.stream.local_addr(), it.stream.peer_addr(), it.out.len()));
+            format!("{xid:#x} over {}: {to:?}, again at {:?}", it.on, it.again)
+        });
+        waiting.collect::<Vec<_>>().join("; ")
+    }
+
     /// Connections that are made from now on go to these addresses in turn.
     pub(crate) fn balance(&mut self, addresses: Vec<SocketAddr>) {
         self.addresses = addresses;

@@ -78,7 +78,10 @@ impl Rig {
         }
         if end == End::Hangs {
             let buffered = self.server.gateway().buffered_bytes();
-            return Err(format!("nothing is answered; {buffered} bytes buffered"));
+            let waiting = self.client.waiting();
+            return Err(format!(
+                "nothing is answered; {buffered} bytes buffered; {waiting}"
+            ));
         }
         Ok(xids
             .into_iter()

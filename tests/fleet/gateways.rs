@@ -273,6 +273,7 @@ impl Gateways {
                 leaving: None,
             }
         });
+        tracing::info!(place, id = life.gateway.id().raw(), nfs = %life.nfs, "started");
         self.lives[place] = Some(life);
     }
 
@@ -306,6 +307,7 @@ impl Gateways {
         let Some(life) = self.lives[place].take() else {
             return;
         };
+        tracing::info!(place, id = life.gateway.id().raw(), "killed");
         life.process.kill();
         life.relay.set(Flow::Ended);
         self.run(async {
@@ -360,8 +362,9 @@ impl Gateways {
 
     /// Whether a gateway that was told to leave has.
     pub(crate) fn has_left(&self, place: usize) -> bool {
-        let leaving = self.lives[place].as_ref().map(|life| &life.leaving);
-        leaving.is_none_or(|it| it.as_ref().is_some_and(|it| it.load(Ordering::SeqCst)))
+        let life = self.lives[place].as_ref();
+        let leaving = life.and_then(|life| life.leaving.as_ref());
+        leaving.is_some_and(|it| it.load(Ordering::SeqCst))
     }
 
     pub(crate) fn is_leaving(&self, place: usize) -> bool {

@@ -34,10 +34,6 @@ mod codec;
 mod drifting;
 #[cfg(test)]
 #[path = "../engine/explain.rs"]
-#[expect(
-    dead_code,
-    reason = "shared with the tier `engine`, which uses the rest"
-)]
 mod explain;
 #[cfg(test)]
 mod gateways;

@@ -95,7 +95,7 @@ impl Rig {
                 self.storm.end(&mut self.gateways);
             }
             if now > began + STORM_MAX + WAIT_MAX {
-                return Err("calls are not answered".to_owned());
+                return Err(format!("calls are not answered: {}", self.client.waiting()));
             }
             let until = self.storm.next().unwrap_or(now + LOOK).min(now + LOOK);
             let wake = VecDeque::from([(until.saturating_sub(now), Mishap::Kill)]);
@@ -130,12 +130,21 @@ impl Rig {
     }
 
     /// Ends the storm, and waits until all is well.
-    pub(crate) fn calm(&mut self) {
+    ///
+    /// # Errors
+    ///
+    /// It does not become well.
+    pub(crate) fn calm(&mut self) -> Result<(), String> {
         self.storm.end(&mut self.gateways);
+        let until = self.gateways.now() + WAIT_MAX;
         while self.storm.next().is_some() {
             self.idle(Duration::from_millis(500));
+            if self.gateways.now() > until {
+                return Err("a gateway does not leave".to_owned());
+            }
         }
         self.idle(Duration::from_secs(6));
+        Ok(())
     }
 
     /// Makes calls at the same time.

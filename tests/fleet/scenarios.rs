@@ -1,16 +1,24 @@
 //! One test for each promise of a fleet, and for each bug there was.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Caller, InodeId, Timestamp};
+use base::simulation::{Rule, leave_out};
+use base::{Caller, GatewayId, InodeId, Timestamp};
 use bytes::Bytes;
+use metadata::FsError;
+use metadata::fleet::{Member, leases};
+use metadata::kv::faulty::{FaultRates, FaultyKv};
+use metadata::kv::memory::MemoryKv;
 use metadata::ops::How;
+use metadata::record::gateway::{GatewayState, LeaseRecord};
 use metadata::stat::SetAttrs;
 use system_tests::subject::{Answer, Call, Op};
 
 use crate::client::End;
 use crate::codec::{self, Listing};
 use crate::gateways::{LEASE, Setting};
+use crate::relay::Flow;
 use crate::rig::Rig;
 
 const NOW: Timestamp = Timestamp::new(1_700_000_000, 0);
@@ -28,6 +36,13 @@ fn create(name: &str) -> Op {
         dir: InodeId::ROOT,
         name: Bytes::copy_from_slice(name.as_bytes()),
         how: How::Guarded(SetAttrs::default()),
+    }
+}
+
+fn remove(name: &str) -> Op {
+    Op::Remove {
+        dir: InodeId::ROOT,
+        name: Bytes::copy_from_slice(name.as_bytes()),
     }
 }
 
@@ -182,4 +197,127 @@ fn calls_with_a_gateway_that_stands_still_go_to_the_next_owner_when_it_is_dead()
     assert_eq!(rig.owner(), Some(1 - owner));
     let end = rig.gateways.run(rig.client.wait(Default::default()));
     assert_eq!(end, End::Answered);
+}
+
+/// An attempt at a renewal that was committed unnoticed may be old when the next one begins: others
+/// count from when they first saw its counter.
+#[test]
+fn attempts_at_a_renewal_have_counters_of_their_own() {
+    let rig = rig(1);
+    rig.gateways.run(async {
+        let clock = rig.gateways.clock.clone();
+        let memory = MemoryKv::new(clock.clone());
+        let rates = FaultRates {
+            unknown_applied: 500,
+            ..FaultRates::default()
+        };
+        let kv = FaultyKv::new(Arc::new(memory.clone()), 3, rates);
+        let lease = LeaseRecord {
+            counter: 0,
+            state: GatewayState::Serving,
+            started: NOW,
+            nfs: String::new(),
+            peers: String::new(),
+            api: String::new(),
+            sessions: 0,
+            release: String::new(),
+        };
+        let mut member = Member::new(GatewayId::new(7), lease);
+        let mut renewed = 0;
+        while renewed < 20 {
+            renewed += u32::from(member.renew(&kv, clock.as_ref()).await.is_ok());
+            let leases = leases(&memory).await.unwrap();
+            assert_eq!(leases[0].1.counter, kv.commits());
+        }
+        assert!(kv.commits() > 30);
+    });
+}
+
+/// Two gateways drain at once, and each takes the other for one that takes sessions. Returns how often
+/// a call was passed on within some milliseconds.
+fn passed_to_and_fro() -> u64 {
+    let mut rig = rig(2);
+    rig.good(create("a"));
+    for place in 0..2 {
+        rig.gateways.begin_leaving(place);
+    }
+    while rig.owner().is_some() {
+        rig.gateways.sleep(Duration::from_millis(1));
+    }
+    rig.gateways.sleep(Duration::from_millis(5));
+    let before = rig.gateways.counted().passed_on;
+    let client = &mut rig.client;
+    let xid = client.xid();
+    let record = codec::encode(&rig.handles[0], xid, &root(lookup("a")), Listing::Plain);
+    rig.gateways.run(async {
+        client.send(xid, record);
+        client.transmit().await;
+        // Time passes even if something is done all the time.
+        for _ in 0..10 {
+            tokio::time::advance(Duration::from_millis(1)).await;
+            for _ in 0..200 {
+                tokio::task::yield_now().await;
+            }
+        }
+    });
+    rig.gateways.counted().passed_on - before
+}
+
+#[test]
+fn a_call_is_passed_on_once() {
+    let kept = passed_to_and_fro();
+    assert!(kept <= 3, "{kept}");
+    leave_out(Some(Rule::PassedOnce));
+    let left_out = passed_to_and_fro();
+    leave_out(None);
+    assert!(left_out > 10, "{left_out}");
+}
+
+#[test]
+fn a_gateway_that_dies_when_it_has_read_a_notice_is_waited_for_no_longer_than_another() {
+    let mut rig = rig(2);
+    rig.good(create("a"));
+    let owner = rig.owner().unwrap();
+    rig.connect_to(1 - owner);
+    rig.gateways.cut_from_gateways(owner, Flow::Resets);
+    let xid = rig.sent(lookup("a"));
+    // The other one takes the session from it, since it cannot be reached.
+    while rig.gateways.counted().notices == 0 {
+        rig.gateways.sleep(Duration::from_millis(1));
+        assert!(rig.gateways.now() < LEASE * 10);
+    }
+    rig.gateways.kill(owner);
+    let killed = rig.gateways.now();
+    assert_eq!(rig.reply(xid, &lookup("a")).error(), None);
+    let took = rig.gateways.now() - killed;
+    assert!(took < LEASE * 2, "{took:?}");
+    assert_eq!(rig.gateways.counted().taken_from_living, 1);
+}
+
+/// A call arrives at a gateway that stands still. Its client asks again elsewhere, and goes on. When the
+/// gateway goes on the call must not run: nobody remembers that it has been answered, since it changed
+/// nothing, and its owner is another one now.
+#[test]
+fn a_call_does_not_begin_long_after_its_client_has_gone_elsewhere() {
+    let mut rig = rig(3);
+    rig.good(create("a"));
+    let owner = rig.owner().unwrap();
+    let (zombie, heir) = ((owner + 1) % 3, (owner + 2) % 3);
+    rig.connect_to(zombie);
+    rig.good(lookup("a"));
+    rig.gateways.freeze(zombie, true);
+    let xid = rig.sent(create("a"));
+    rig.connect_to(owner);
+    let first = rig.reply(xid, &create("a"));
+    assert_eq!(first.error(), Some(FsError::Exists));
+    rig.idle(LEASE * 2);
+    rig.gateways.begin_leaving(owner);
+    rig.connect_to(heir);
+    rig.idle(Duration::from_secs(1));
+    rig.good(remove("a"));
+    assert_eq!(rig.owner(), Some(heir));
+    rig.gateways.freeze(zombie, false);
+    rig.idle(LEASE * 2);
+    let found = rig.call(&root(lookup("a"))).unwrap();
+    assert_eq!(found.answer.error(), Some(FsError::NotFound));
 }

@@ -23,6 +23,10 @@ const FREEZES: [u64; 7] = [300, 1600, 2100, 2600, 4000, 9000, 30_000];
 /// How long something is cut, in milliseconds.
 const CUTS: [u64; 5] = [200, 1900, 3000, 8000, 20_000];
 
+/// How long a gateway cannot be reached by others, in milliseconds: also so long that sessions are taken
+/// from it.
+const NETWORK_CUTS: [u64; 5] = [200, 3000, 12_000, 20_000, 30_000];
+
 /// Pauses between the restarts of a rolling one.
 const ROLLING: Duration = Duration::from_secs(8);
 
@@ -120,6 +124,7 @@ impl Storm {
         if self.notes.len() >= NOTES_MAX {
             self.notes.pop_front();
         }
+        tracing::info!(?now, "{line}");
         self.notes.push_back(format!("{now:?}: {line}"));
     }
 
@@ -192,11 +197,15 @@ impl Storm {
             Event::WholeNetwork(place) => gateways.cut_from_gateways(place, Flow::Through),
             Event::Leave(place) => self.leave(place, now, gateways),
             Event::Reap(place) if gateways.has_left(place) => {
-                gateways.kill(place);
+                end(place, gateways, client);
                 let pause = self.ms(0..2000);
                 self.plan(now + pause, Event::Start(place));
             }
-            Event::Reap(place) => self.plan(now + LOOK, Event::Reap(place)),
+            Event::Reap(place) if gateways.is_leaving(place) => {
+                self.plan(now + LOOK, Event::Reap(place));
+            }
+            // It was killed.
+            Event::Reap(_) => {}
         }
     }
 
@@ -223,7 +232,7 @@ impl Storm {
         match what {
             0..14 => {
                 self.happened.kills += 1;
-                gateways.kill(place);
+                end(place, gateways, client);
                 let pause = self.ms(50..8000);
                 self.plan(now + pause, Event::Start(place));
             }
@@ -239,7 +248,7 @@ impl Storm {
                 self.happened.network_cuts += 1;
                 let how = *[Flow::Resets, Flow::Stalls].choose(&mut self.rng).unwrap();
                 gateways.cut_from_gateways(place, how);
-                let until = now + self.one_of(&CUTS);
+                let until = now + self.one_of(&NETWORK_CUTS);
                 self.plan(until, Event::WholeNetwork(place));
             }
             68..76 => self.leave(place, now, gateways),
@@ -293,12 +302,20 @@ impl Storm {
             unknown_not_applied: rate(40),
             unknown_late: rate(60),
         };
-        let slowest = *[10, 30, 30, 300, 1200].choose(&mut self.rng).unwrap();
+        let slowest = *[10, 30, 30, 300, 700].choose(&mut self.rng).unwrap();
         let pace = Pace {
             read_ms_max: self.rng.random_range(1..6),
             commit_ms_max: self.rng.random_range(1..slowest),
         };
         gateways.set_faults(rates, pace);
+    }
+}
+
+/// Ends a gateway. What its objects hold is closed as the system would.
+fn end(place: usize, gateways: &mut Gateways, client: &mut Client) {
+    if let Some(address) = gateways.address(place) {
+        gateways.kill(place);
+        cut_from(client, address);
     }
 }
 

@@ -133,7 +133,7 @@ impl World {
             }
             94..97 => self.mount(),
             _ => {
-                self.rig.calm();
+                self.rig.calm()?;
                 self.compare()
             }
         }
@@ -226,7 +226,7 @@ impl World {
     /// Of several models the one that everything to be seen agrees with.
     fn choose(&mut self, found: Vec<Model>) -> Verdict {
         self.note(&format!("which of {} is it?", found.len()));
-        self.rig.calm();
+        self.rig.calm()?;
         let now = self.session().workload.now();
         let mut why = String::new();
         for mut model in found {
@@ -325,7 +325,7 @@ impl World {
 
     /// Brings everything to rest; what is there must survive the end of all gateways.
     pub(crate) fn finish(&mut self) -> Result<Tally, String> {
-        self.rig.calm();
+        self.rig.calm()?;
         for at in 0..self.sessions.len() {
             self.rig.at = at;
             self.settle_all()?;
