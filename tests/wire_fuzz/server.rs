@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use base::{Clock, SystemClock, Tasks};
 use bytes::Bytes;
-use nfs_gateway::wire::reply::Reply;
 use nfs_gateway::{
     Answer, CallGuard, Gate, HandleKeys, Server, ServerLimits, Service, TransportCounters,
 };
