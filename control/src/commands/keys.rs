@@ -32,7 +32,7 @@ fn rotate(dir: &DataDir, place: MetadataArgs, json: bool) -> Result<(), Failure>
     let metadata = runtime.block_on(metadata_of(dir, place, Purpose::Use, Arc::clone(&clock)))?;
     let rotated: Result<HandleKeysRecord, Failure> = runtime.block_on(async {
         let store = metadata
-            .store(dir, &dir.tier()?, clock, Arc::new(rng))
+            .store(dir, (&dir.tier()?, None), clock, Arc::new(rng))
             .await?;
         store.rotate_handle_keys().await.map_err(of_store)
     });

@@ -76,7 +76,9 @@ async fn metadata_of(
     purpose: Purpose,
     clock: Arc<dyn Clock>,
 ) -> Result<Metadata, Failure> {
-    let settings = args.given().complete()?;
+    let mut given = args.given();
+    given.chunks = Some(dir.tier()?);
+    let settings = given.complete()?;
     dir.check_place(&settings.metadata)?;
     match settings.metadata {
         Place::Embedded => {

@@ -220,7 +220,8 @@ mod tests {
         let (one, three) = (name(1).1, name(3).1);
         let body = |chunk, piece| keyspace::body(domain, chunk, piece);
         let at = |chunk| keyspace::place(domain, chunk);
-        let cases: [(Vec<u8>, Option<&[u8]>, &str); 10] = [
+        type Case<'c> = (Vec<u8>, Option<&'c [u8]>, &'c str);
+        let cases: [Case<'_>; 10] = [
             (
                 body(two, 1),
                 None,
