@@ -1,5 +1,7 @@
 //! A server behind HAProxy, as `deploy/` has it: whose connections these are, and what a drain is
-//! for those who write meanwhile. And whether the other files of `deploy/` are good.
+//! for those who write meanwhile. And whether the files of `deploy/` for HAProxy, nginx and systemd are
+//! good, as the programs that read them see it; `control/src/settings.rs` looks at the configuration. The
+//! files for Docker and Kubernetes are not looked at here.
 //!
 //! Needs what `tests/balancers` installs. The binary is `HOLDFAST_BIN`, else
 //! `target/release/holdfast`.
@@ -355,6 +357,24 @@ mod tests {
         assert_eq!(server.child.wait().unwrap().code(), Some(0));
     }
 
+    /// Places of the configuration that a server writes to are those that the unit makes.
+    #[test]
+    fn the_unit_may_write_where_the_configuration_says() {
+        let unit = text(&deploy("systemd/holdfast.service"));
+        let config = text(&deploy("config/holdfast.toml"));
+        let told = config.split('"').skip(1).step_by(2);
+        let places: Vec<_> = told.filter(|told| told.starts_with("/var/")).collect();
+        assert!(places.len() > 2, "{places:?}");
+        for place in places {
+            let line = match place.split('/').take(4).collect::<Vec<_>>()[..] {
+                ["", "var", "lib", "holdfast"] => "StateDirectory=holdfast",
+                ["", "var", "log", "holdfast"] => "LogsDirectory=holdfast",
+                _ => panic!("{place}: how does the unit make it?"),
+            };
+            assert!(unit.lines().any(|is| is == line), "{place}");
+        }
+    }
+
     #[test]
     fn the_files_of_deploy_are_good() {
         let check = |command: &mut Command| {
@@ -372,15 +392,12 @@ mod tests {
                 .arg("-c")
                 .arg(deploy("nginx/holdfast.conf")),
         );
-        let there = tool("systemd-analyze").arg("--version").output();
-        if there.is_ok_and(|done| done.status.success()) {
-            let unit = text(&deploy("systemd/holdfast.service"));
-            let root = tempfile::tempdir().unwrap();
-            let path = root.path().join("holdfast.service");
-            let binary = binary().canonicalize().unwrap();
-            let unit = unit.replace("/usr/bin/holdfast", binary.to_str().unwrap());
-            std::fs::write(&path, unit).unwrap();
-            check(tool("systemd-analyze").arg("verify").arg(&path));
-        }
+        let unit = text(&deploy("systemd/holdfast.service"));
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("holdfast.service");
+        let binary = binary().canonicalize().unwrap();
+        let unit = unit.replace("/usr/bin/holdfast", binary.to_str().unwrap());
+        std::fs::write(&path, unit).unwrap();
+        check(tool("systemd-analyze").arg("verify").arg(&path));
     }
 }

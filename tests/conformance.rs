@@ -33,7 +33,11 @@ mod tests {
     }
 
     fn embedded(path: &Path, clock: Arc<dyn Clock>) -> EmbeddedKv {
-        EmbeddedKv::open(path, &EmbeddedOptions::default(), clock).unwrap()
+        let options = EmbeddedOptions {
+            keeps_size: true,
+            ..EmbeddedOptions::default()
+        };
+        EmbeddedKv::open(path, &options, clock).unwrap()
     }
 
     #[tokio::test]

@@ -1,5 +1,7 @@
 //! Every limit of the system, with units and the reason for the number.
 
+use std::time::Duration;
+
 /// Longest name of a directory entry, in bytes (NAME_MAX of Linux and POSIX).
 pub const NAME_BYTES_MAX: usize = 255;
 
@@ -20,6 +22,17 @@ pub const KV_TRANSACTION_BYTES_MAX: usize = 10_000_000;
 
 /// Age at which a read version is too old, in milliseconds (FoundationDB's limit).
 pub const KV_TRANSACTION_AGE_MS_MAX: u64 = 5_000;
+
+/// Longest text that an installation's keys in FoundationDB begin with, in bytes: it is a part of each.
+pub const FDB_PREFIX_BYTES_MAX: usize = 64;
+
+/// How long one FoundationDB transaction may take unless the settings say otherwise: its reads end after
+/// [`KV_TRANSACTION_AGE_MS_MAX`] in any case.
+pub const FDB_TIMEOUT_DEFAULT: Duration = Duration::from_secs(4);
+
+/// How long one FoundationDB transaction may take at most. What has timed out is looked up by another
+/// transaction: there has to be time for that, too.
+pub const FDB_TIMEOUT_MAX: Duration = Duration::from_secs(5);
 
 /// Largest record accepted on the wire, in bytes: a 1 MiB WRITE and its headers.
 pub const RECORD_BYTES_MAX: usize = READ_BYTES_MAX + 64 * 1024;

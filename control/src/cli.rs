@@ -13,8 +13,9 @@ use crate::cli_keeping::{DeleteArgs, PinCommand, RetentionArgs, TokenCommand};
 use crate::cli_outside::{ChangedArgs, RefreshArgs, RestoreArgs, SyncArgs};
 use crate::cli_reading::{BlameArgs, CatArgs, FindArgs, LsArgs};
 use crate::cli_transfer::{BundleArgs, ExportArgs, ImportArgs, UnbundleArgs};
+use crate::failure::Failure;
 use crate::place::Place;
-use crate::settings::{DATA_DIR_DEFAULT, Given};
+use crate::settings::{DATA_DIR_DEFAULT, Given, Settings};
 use crate::units::Period;
 
 /// Durable, versioned workspaces for sandboxes over plain NFSv3.
@@ -110,19 +111,25 @@ pub enum KeysCommand {
     /// they have until the next rotation: rotate again only when what was mounted before this one
     /// has been unmounted.
     Rotate {
-        /// The data directory.
-        #[arg(long, env = "HOLDFAST_DATA_DIR", value_name = "DIR", default_value = DATA_DIR_DEFAULT)]
-        data_dir: PathBuf,
-        /// Where its metadata is.
+        /// Where data is.
         #[command(flatten)]
-        metadata: MetadataArgs,
+        data: DataArgs,
     },
 }
 
-/// Where the metadata of a data directory is, for a command that opens it by itself. Each is a setting
-/// of a server, too.
+/// Where data is, for a command that opens it by itself. Each is a setting of a server, too.
+//
+// These are fields of `Given`, and not a struct that `Given` takes in: serde would then have to flatten
+// it, and a configuration file with an unknown setting would be refused without the line, and without
+// the settings that there are.
 #[derive(Clone, Debug, Args)]
-pub struct MetadataArgs {
+pub struct DataArgs {
+    /// File with settings of the server; those that say where data is count
+    #[arg(long, env = "HOLDFAST_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// The data directory [default: ./holdfast-data]
+    #[arg(long, env = "HOLDFAST_DATA_DIR", value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
     /// Where metadata is: `embedded`, or `fdb:FILE` with a FoundationDB cluster file [default:
     /// embedded]
     #[arg(long = "metadata", env = "HOLDFAST_METADATA", value_name = "PLACE")]
@@ -138,7 +145,7 @@ pub struct MetadataArgs {
     /// What all keys in FoundationDB begin with [default: holdfast/]
     #[arg(long, env = "HOLDFAST_FDB_PREFIX", value_name = "TEXT")]
     pub fdb_prefix: Option<String>,
-    /// How long one FoundationDB transaction may take [default: 10s]
+    /// How long one FoundationDB transaction may take, at most 5s [default: 4s]
     #[arg(long, env = "HOLDFAST_FDB_TIMEOUT", value_name = "DURATION")]
     pub fdb_timeout: Option<Period>,
     /// File with the TLS certificate for FoundationDB
@@ -158,11 +165,15 @@ pub struct MetadataArgs {
     pub fdb_trace_dir: Option<PathBuf>,
 }
 
-impl MetadataArgs {
-    /// As settings of a server, of which they are a part.
-    #[must_use]
-    pub fn given(self) -> Given {
-        Given {
+impl DataArgs {
+    /// The settings of the server whose data this is, as far as they say where it is.
+    ///
+    /// # Errors
+    ///
+    /// The configuration file cannot be read, or a value cannot work.
+    pub fn settings(self) -> Result<Settings, Failure> {
+        let given = Given {
+            data_dir: self.data_dir,
             metadata: self.place,
             chunks_options: self.chunks_options,
             fdb_prefix: self.fdb_prefix,
@@ -173,7 +184,8 @@ impl MetadataArgs {
             fdb_tls_verify_peers: self.fdb_tls_verify_peers,
             fdb_trace_dir: self.fdb_trace_dir,
             ..Given::default()
-        }
+        };
+        given.or_of(self.config.as_deref())?.complete()
     }
 }
 
@@ -460,9 +472,6 @@ pub struct Drain {
 /// Arguments of `check`.
 #[derive(Debug, Args)]
 pub struct Check {
-    /// The data directory.
-    #[arg(long, env = "HOLDFAST_DATA_DIR", value_name = "DIR", default_value = DATA_DIR_DEFAULT)]
-    pub data_dir: PathBuf,
     /// Leave out the content of files, which takes longest.
     #[arg(long)]
     pub metadata_only: bool,
@@ -470,9 +479,9 @@ pub struct Check {
     /// hashed.
     #[arg(long, conflicts_with = "metadata_only")]
     pub deep: bool,
-    /// Where its metadata is.
+    /// Where data is.
     #[command(flatten)]
-    pub metadata: MetadataArgs,
+    pub data: DataArgs,
 }
 
 fn octal(text: &str) -> Result<u32, String> {

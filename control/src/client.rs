@@ -1,6 +1,6 @@
 //! Calls of the API, for commands.
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
@@ -28,6 +28,9 @@ const COPY_BYTES: usize = 64 * 1024;
 /// The status where nothing of a range is there.
 const RANGE_NOT_SATISFIABLE: u16 = 416;
 
+/// Statuses of a server that has too much to do, and of what stands before one that it does not reach.
+const NOT_NOW: [u16; 4] = [429, 502, 503, 504];
+
 /// A part of some content that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
@@ -39,6 +42,18 @@ pub struct Part {
     pub total: u64,
     /// Why fewer came than the server said.
     pub broken: Option<String>,
+}
+
+/// What came of looking whether a server answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Look<A> {
+    /// It does, so.
+    There(A),
+    /// Nobody takes connections at its address.
+    Gone,
+    /// It cannot be seen from here, and why. Something between here and there may have answered in its
+    /// place, or closed the connection.
+    Unseen(String),
 }
 
 /// A server's API and the right to use it.
@@ -127,6 +142,33 @@ impl Client {
     /// The server refuses, or does not answer.
     pub fn get<A: DeserializeOwned>(&self, path: &str) -> Result<A, Failure> {
         self.answer(&self.call("GET", path, &Payload::<()>::Nothing)?)
+    }
+
+    /// Looks at `path`, and whether anybody is there.
+    ///
+    /// # Errors
+    ///
+    /// The server refuses.
+    pub fn look<A: DeserializeOwned>(&self, path: &str) -> Result<Look<A>, Failure> {
+        let request = self.asking("GET", path, &Payload::<()>::Nothing)?;
+        let url = format!("{}{path}", self.base);
+        let mut response = match self.agent.run(request) {
+            Ok(response) => response,
+            Err(ureq::Error::Io(error)) if error.kind() == ErrorKind::ConnectionRefused => {
+                return Ok(Look::Gone);
+            }
+            Err(error) => return Ok(Look::Unseen(error.to_string())),
+        };
+        let status = response.status().as_u16();
+        let answer = match self.rest(&url, &mut response) {
+            Ok(answer) => answer,
+            Err(failure) => return Ok(Look::Unseen(failure.message)),
+        };
+        if NOT_NOW.contains(&status) {
+            return Ok(Look::Unseen(refused(&url, status, &answer).message));
+        }
+        self.outcome(path, status, &answer)?;
+        self.answer(&answer).map(Look::There)
     }
 
     /// Reads `path` as bytes.
@@ -286,6 +328,24 @@ impl Client {
         payload: &Payload<'_, T>,
     ) -> Result<Vec<u8>, Failure> {
         let url = format!("{}{path}", self.base);
+        let request = self.asking(method, path, payload)?;
+        let mut response = self
+            .agent
+            .run(request)
+            .map_err(|error| unanswered(&url, &error))?;
+        let status = response.status().as_u16();
+        let answer = self.rest(&url, &mut response)?;
+        self.outcome(path, status, &answer)?;
+        Ok(answer)
+    }
+
+    fn asking<T: Serialize>(
+        &self,
+        method: &str,
+        path: &str,
+        payload: &Payload<'_, T>,
+    ) -> Result<ureq::http::Request<Vec<u8>>, Failure> {
+        let url = format!("{}{path}", self.base);
         let mut request = ureq::http::Request::builder()
             .method(method)
             .uri(&url)
@@ -298,17 +358,9 @@ impl Client {
             Payload::Nothing => Vec::new(),
             Payload::Json(body) => serde_json::to_vec(body).unwrap_or_default(),
         };
-        let request = request.body(body).map_err(|error| {
-            Failure::new(FailureKind::Usage, format_args!("call {url}: {error}"))
-        })?;
-        let mut response = self
-            .agent
-            .run(request)
-            .map_err(|error| unanswered(&url, &error))?;
-        let status = response.status().as_u16();
-        let answer = self.rest(&url, &mut response)?;
-        self.outcome(path, status, &answer)?;
-        Ok(answer)
+        request
+            .body(body)
+            .map_err(|error| Failure::new(FailureKind::Usage, format_args!("call {url}: {error}")))
     }
 
     /// Whether an answer says that all is well.

@@ -174,8 +174,25 @@ fn in_colour(word: &str, colour: AnsiColor) -> String {
     format!("{style}{word}{style:#}")
 }
 
+/// A line that shows what is done now, for terminals only. It is gone when this is dropped.
+#[derive(Debug)]
+pub(crate) struct ProgressLine;
+
+impl ProgressLine {
+    /// Shows `line` in place of what was shown before.
+    pub(crate) fn show(&self, line: &str) {
+        progress_note(line);
+    }
+}
+
+impl Drop for ProgressLine {
+    fn drop(&mut self) {
+        progress_note("");
+    }
+}
+
 /// Shows what is done now, for terminals only.
-pub(crate) fn progress_note(line: &str) {
+fn progress_note(line: &str) {
     if std::io::stderr().is_terminal() {
         progress(line);
     }

@@ -155,7 +155,7 @@ impl Metadata {
         use metadata::kv::fdb::{FdbKv, FdbOptions, NetworkOptions};
         let options = FdbOptions {
             cluster_file,
-            prefix: settings.fdb_prefix.clone().into_bytes(),
+            prefix: settings.key_prefix(),
             timeout: settings.fdb_timeout.0,
             open_timeout: settings.fdb_timeout.0,
             network: NetworkOptions {
@@ -194,8 +194,13 @@ impl Metadata {
     }
 
     /// The store, to be read while nobody changes it.
-    pub(crate) fn still(&self, clock: &Arc<dyn Clock>) -> StillKv {
-        StillKv::new(self.kv(), Arc::clone(clock))
+    ///
+    /// # Errors
+    ///
+    /// The machine gives no random numbers.
+    pub(crate) fn still(&self, clock: &Arc<dyn Clock>) -> Result<StillKv, Failure> {
+        let rng = Rng::system().map_err(|error| Failure::io("read random numbers", &error))?;
+        Ok(StillKv::new(self.kv(), Arc::clone(clock), Arc::new(rng)))
     }
 
     /// What is counted of its calls, if it is on a network.
@@ -314,7 +319,7 @@ impl Metadata {
     /// The name of the installation that the store belongs to; none if it is empty.
     async fn installation(&self, clock: &Arc<dyn Clock>) -> Result<Option<[u8; 16]>, Failure> {
         let read = |error: KvError| of_store(StoreError::from(error));
-        let kv = self.still(clock);
+        let kv = self.still(clock)?;
         let txn = kv.begin();
         let key = metadata::keyspace::format();
         // Alone in its transaction: nothing to conflict with.
@@ -384,7 +389,9 @@ fn lost(dir: &DataDir) -> Failure {
 fn of_connect(error: &metadata::kv::fdb::OpenError) -> Failure {
     use metadata::kv::fdb::OpenError;
     let kind = match error {
-        OpenError::ClusterFile { .. } | OpenError::Options(_) => FailureKind::Usage,
+        OpenError::ClusterFile { .. } | OpenError::TlsFile { .. } | OpenError::Options(_) => {
+            FailureKind::Usage
+        }
         OpenError::ApiVersion { .. } | OpenError::Network(_) => FailureKind::Error,
         OpenError::Unavailable { .. } => FailureKind::Retry,
     };

@@ -169,7 +169,8 @@ impl Server {
             remover: start_removing(&tasks, &store, &gateway, &clock),
             rng,
             // The embedded store, and the directory of local content, are locked by the process that
-            // has them open.
+            // has them open. Only a copy of a directory, started beside it, would not be kept off
+            // (docs/foundationdb.md).
             is_alone: settings.metadata == Place::Embedded || !settings.chunks.is_shared(),
             drain_delay: settings.drain_delay.0,
         };

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use base::limits::{FDB_PREFIX_BYTES_MAX, FDB_TIMEOUT_DEFAULT, FDB_TIMEOUT_MAX};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, FailureKind};
@@ -27,16 +28,12 @@ const PROXY_FROM_MAX: usize = 1024;
 
 /// Longest `drain_delay`: no balancer takes so long to notice.
 const DRAIN_DELAY_MAX: Duration = Duration::from_secs(3600);
+
 /// What keys in FoundationDB begin with, unless told otherwise.
 const PREFIX_DEFAULT: &str = "holdfast/";
 
-/// Longest prefix of keys, in bytes.
-const FDB_PREFIX_BYTES_MAX: usize = 64;
-
-/// Shortest and longest time for a FoundationDB transaction. Its reads end after 5 s in any case;
-/// callers have given up long before a minute.
+/// Shortest time for a FoundationDB transaction: less would end some that do well.
 const FDB_TIMEOUT_MIN: Duration = Duration::from_secs(1);
-const FDB_TIMEOUT_MAX: Duration = Duration::from_secs(60);
 
 /// Least bandwidth for an object store, in bytes a second: a large chunk would never come in time.
 const BANDWIDTH_MIN: u64 = 64 << 10;
@@ -132,7 +129,7 @@ pub struct Given {
     /// [default: holdfast/]
     #[arg(long, env = "HOLDFAST_FDB_PREFIX", value_name = "TEXT")]
     pub fdb_prefix: Option<String>,
-    /// How long one FoundationDB transaction may take [default: 10s]
+    /// How long one FoundationDB transaction may take, at most 5s [default: 4s]
     #[arg(long, env = "HOLDFAST_FDB_TIMEOUT", value_name = "DURATION")]
     pub fdb_timeout: Option<Period>,
     /// File with the TLS certificate for FoundationDB; the key's password is given as
@@ -182,8 +179,9 @@ impl FdbSettings {
         let wrong = |message: String| Err(Failure::new(FailureKind::Usage, message));
         if self.fdb_timeout.0 < FDB_TIMEOUT_MIN || self.fdb_timeout.0 > FDB_TIMEOUT_MAX {
             return wrong(format!(
-                "fdb_timeout is {}: give 1s to 60s",
-                self.fdb_timeout
+                "fdb_timeout is {}: give 1s to {}s",
+                self.fdb_timeout,
+                FDB_TIMEOUT_MAX.as_secs()
             ));
         }
         if self.fdb_prefix.len() > FDB_PREFIX_BYTES_MAX {
@@ -193,7 +191,16 @@ impl FdbSettings {
                 self.fdb_prefix.len()
             ));
         }
+        if self.fdb_prefix.contains('\0') {
+            return wrong("fdb_prefix has a NUL: that ends it in every key".into());
+        }
         Ok(())
+    }
+
+    /// What all keys begin with in the cluster: none is the beginning of another's, as `dev` is of `devs`.
+    #[must_use]
+    pub fn key_prefix(&self) -> Vec<u8> {
+        [self.fdb_prefix.as_bytes(), b"\0"].concat()
     }
 }
 
@@ -338,6 +345,18 @@ impl Given {
         })
     }
 
+    /// These settings, and those of a configuration file where these say nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`Given::read`].
+    pub fn or_of(self, config: Option<&Path>) -> Result<Self, Failure> {
+        Ok(match config {
+            Some(path) => self.or(Self::read(path)?),
+            None => self,
+        })
+    }
+
     /// Reads the text of a configuration file.
     ///
     /// # Errors
@@ -417,7 +436,7 @@ impl Given {
             },
             fdb: FdbSettings {
                 fdb_prefix: self.fdb_prefix.unwrap_or_else(|| PREFIX_DEFAULT.into()),
-                fdb_timeout: self.fdb_timeout.unwrap_or(Period(Duration::from_secs(10))),
+                fdb_timeout: self.fdb_timeout.unwrap_or(Period(FDB_TIMEOUT_DEFAULT)),
                 fdb_tls_certificate: self.fdb_tls_certificate,
                 fdb_tls_key: self.fdb_tls_key,
                 fdb_tls_ca: self.fdb_tls_ca,
@@ -572,6 +591,27 @@ mod tests {
         assert_eq!(given.complete().unwrap().proxy_from.len(), PROXY_FROM_MAX);
     }
 
+    /// Bug: the keys of `devs` were among those of `dev`.
+    #[test]
+    fn installations_share_no_keys_in_a_cluster() {
+        let prefix = |text: &str| {
+            let given = Given {
+                fdb_prefix: Some(text.into()),
+                ..Given::default()
+            };
+            given.complete().unwrap().fdb.key_prefix()
+        };
+        let longest = "x".repeat(FDB_PREFIX_BYTES_MAX);
+        let texts = ["", "dev", "devs", "dev/", &longest];
+        for (one, other) in texts
+            .iter()
+            .flat_map(|one| texts.map(|other| (*one, other)))
+        {
+            let shares = prefix(other).starts_with(&prefix(one));
+            assert_eq!(shares, one == other, "{one:?} {other:?}");
+        }
+    }
+
     #[test]
     fn what_cannot_work_is_refused() {
         for (text, part) in [
@@ -586,6 +626,10 @@ mod tests {
             let error = Given::parse(text).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");
         }
+        let error = Given::parse("\nlisen = 'x'").unwrap_err().to_string();
+        for part in ["line 2", "expected one of `data_dir`, `listen`"] {
+            assert!(error.contains(part), "{error}");
+        }
         for text in [
             "dirty_memory = '1KiB'",
             "session_idle = '1ms'",
@@ -597,8 +641,10 @@ mod tests {
             "chunks = 's3://b/p'\nchunks_options = ['aws_secret_access_key=x']",
             "chunks = 's3://b/p'\nchunks_bandwidth = '1KiB'",
             "fdb_timeout = '0s'",
-            "fdb_timeout = '2m'",
+            // Beyond what a transaction is run again within.
+            "fdb_timeout = '6s'",
             "fdb_prefix = 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx'",
+            "fdb_prefix = \"a\\u0000\"",
         ] {
             let failure = Given::parse(text).unwrap().complete().unwrap_err();
             assert_eq!(failure.kind, FailureKind::Usage, "{text}");

@@ -133,6 +133,9 @@ impl From<FreezeError> for ApiError {
         let (status, kind) = match error {
             FreezeError::Own(OwnError::NotFound) => (StatusCode::NOT_FOUND, "not-found"),
             FreezeError::Own(OwnError::Kv(error)) => of_store(&error),
+            FreezeError::Own(OwnError::Elsewhere(..)) => {
+                (StatusCode::SERVICE_UNAVAILABLE, "unavailable")
+            }
             FreezeError::Own(OwnError::Record(_)) | FreezeError::Corrupt => {
                 (StatusCode::INTERNAL_SERVER_ERROR, "corrupt")
             }
@@ -482,6 +485,10 @@ mod tests {
         );
         let plain = HistoryError::Freeze(FreezeError::NoSpace);
         assert_eq!(super::told(&plain), plain.to_string());
+        // Its text ends with what it comes from.
+        let merge = HistoryError::Merge(MergeError::Damaged("a node"));
+        assert!(std::error::Error::source(&merge).is_some());
+        assert_eq!(super::told(&merge), merge.to_string());
     }
 
     #[test]

@@ -15,7 +15,7 @@ use metadata::record::workspace::FormatRecord;
 use metadata::session::{session_layers, tree_of};
 use metadata::store::{NewCommit, Store};
 use nfs_gateway::ChunkTrees;
-use support::{ANY_PORTS, Server, fails, json, run};
+use support::{ANY_PORTS, Server, fails, holdfast, json, run};
 
 /// A data directory that a server has used and left.
 fn used() -> tempfile::TempDir {
@@ -464,4 +464,49 @@ fn a_commit_whose_tree_is_damaged_is_named() {
     std::fs::write(&pack, &whole).unwrap();
     assert_eq!(json(&["check"], root.path())["clean"], true);
     json(&["check", "--metadata-only"], root.path());
+}
+
+/// Commands that open data by themselves take from a server's file where it is.
+#[test]
+fn a_servers_file_says_where_data_is() {
+    let root = used();
+    let config = root.path().join("holdfast.toml");
+    let dir = root.path().display();
+    let write = |more: &str| {
+        std::fs::write(
+            &config,
+            format!("data_dir = '{dir}'\nlisten = '127.0.0.1:1'\n{more}"),
+        )
+    };
+    let call = |args: &[&str]| {
+        let mut command = holdfast();
+        let command = command.args(args).current_dir("/");
+        let output = command.arg("--config").arg(&config).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), said)
+    };
+    write("").unwrap();
+    for args in [&["check"][..], &["keys", "rotate"]] {
+        assert_eq!(call(args), (Some(0), String::new()), "{args:?}");
+    }
+    // What is said on the command line wins.
+    let (code, said) = call(&["check", "--data-dir", "/nonexistent"]);
+    assert!(code != Some(0) && said.contains("/nonexistent"), "{said}");
+    write("metadata = 'fdb:/none'").unwrap();
+    // It is not there; without FoundationDB in the program it cannot even be looked for.
+    let refused = if cfg!(feature = "fdb") { 3 } else { 2 };
+    for args in [&["check"][..], &["keys", "rotate"]] {
+        let (code, said) = call(args);
+        assert_eq!(code, Some(refused), "{args:?}: {said}");
+        assert_eq!(
+            call(&[args, &["--metadata", "embedded"]].concat()).0,
+            Some(0)
+        );
+    }
+    write("metadta = 'fdb:/none'").unwrap();
+    let (code, said) = call(&["check"]);
+    assert_eq!(code, Some(2), "{said}");
+    for part in ["holdfast.toml", "line 3", "expected one of"] {
+        assert!(said.contains(part), "{said}");
+    }
 }

@@ -268,6 +268,95 @@ fn work_with_conflicts(told: &mut Told) {
     told.post(&format!("/v1/sessions/{two}/conflicts/resolve"), resolve);
 }
 
+/// What is sent for a parameter; of `after`, what an answer gave.
+const SENT: [(&str, &str); 21] = [
+    ("agent", "a"),
+    ("changes", "1"),
+    ("check", "true"),
+    ("first_parent", "true"),
+    ("force", "true"),
+    ("from", "other"),
+    ("limit", "1"),
+    ("name", "*.txt"),
+    ("path", "a.txt"),
+    ("raw", "true"),
+    ("run", "r"),
+    ("session", "{session}"),
+    ("since", "other"),
+    ("stat", "true"),
+    ("text", "true"),
+    ("to", "main"),
+    ("type", "f"),
+    ("version", "main"),
+    ("with", "{other}"),
+    ("workspace", "default"),
+    ("after", ""),
+];
+
+/// Every parameter that is told is taken by itself, and none of those that are told of others.
+fn work_with_each_parameter(told: &mut Told) {
+    let open = || json!({ "workspace": "default" });
+    let (one, two) = (
+        id(&told.post("/v1/sessions", open())),
+        id(&told.post("/v1/sessions", open())),
+    );
+    let places = |text: &str| {
+        let text = text.replace("{session}", &one).replace("{other}", &two);
+        text.replace("{name}", "default").replace("{run}", "1")
+    };
+    let document = told.document["paths"].clone();
+    let (mut count, mut continued) = (0, BTreeSet::new());
+    for (path, item) in document.as_object().unwrap() {
+        let name = item["get"]["operationId"].as_str().unwrap_or_default();
+        let all = item["get"]["parameters"].as_array().into_iter().flatten();
+        let all: Vec<_> = all.filter(|it| it["in"] == "query").collect();
+        let sent = |name: &str| {
+            let value = SENT.iter().find(|(of, _)| *of == name);
+            let (_, value) = value.unwrap_or_else(|| panic!("what is sent for {name}?"));
+            places(&format!("{name}={value}"))
+        };
+        let word = |it: &Value| it["name"].as_str().unwrap().to_owned();
+        let required = all.iter().filter(|it| it["required"] == true);
+        let required: Vec<_> = required.map(|it| sent(&word(it))).collect();
+        let asked = |query: &str| {
+            let query = [&required[..], &[query.to_owned()]].concat().join("&");
+            places(&format!("{path}?{query}"))
+        };
+        let is_told = |name: &str| all.iter().any(|it| it["name"] == name);
+        for parameter in all.iter().filter(|it| it["required"] != true) {
+            let mut query = sent(&word(parameter));
+            if parameter["name"] == "after" {
+                let next = told.get(&asked("limit=1"))["next"].clone();
+                let Some(next) = next.as_str() else {
+                    continue;
+                };
+                query.push_str(next);
+                continued.insert(name);
+            }
+            told.get(&asked(&query));
+            count += 1;
+        }
+        for (other, _) in SENT
+            .iter()
+            .filter(|(name, _)| !all.is_empty() && !is_told(name))
+        {
+            let query = asked(&sent(other));
+            let (status, answer) = (told.server).call("GET", &query, Some(&told.token), b"");
+            assert_eq!(status, 400, "{query}: {answer}");
+        }
+    }
+    assert!(count > 30, "{count}");
+    for wanted in [
+        "list_entries",
+        "find",
+        "list_commits",
+        "list_refs",
+        "list_sessions",
+    ] {
+        assert!(continued.contains(wanted), "{wanted}: {continued:?}");
+    }
+}
+
 fn work_with_the_rest(told: &mut Told) {
     told.post(
         "/v1/workspaces",
@@ -316,6 +405,7 @@ fn answers_are_as_the_document_says() {
     work_with_history(&mut told);
     work_with_sessions(&mut told);
     work_with_conflicts(&mut told);
+    work_with_each_parameter(&mut told);
     work_with_the_rest(&mut told);
     told.get("/v1/drain");
     // The last: it ends the server.

@@ -494,7 +494,10 @@ impl Import {
         let flushed = fence.flush(self.kv.as_ref(), layers, &batch).await;
         flushed.map_err(|error| match error {
             // Nobody exchanges the image of an import's session.
-            FlushError::Fenced | FlushError::Moved | FlushError::Gone => ImportError::Lost,
+            // An import exchanges nothing.
+            FlushError::Fenced | FlushError::Moved | FlushError::Gone | FlushError::Call(_) => {
+                ImportError::Lost
+            }
             FlushError::NoSpace => ImportError::NoSpace("no space is left for the import".into()),
             FlushError::Kv(error) => ImportError::Kv(error),
         })

@@ -36,6 +36,8 @@
 //! | `x` | workspace that is being removed | workspace: u64 | `DeletionRecord`: tenant, name, since when |
 //! | `I` | call with an idempotency key | tenant: u64, hash of the key: 32 bytes | `CallRecord`: the request, how far it is, the answer |
 //! | `C` | totals of such calls | tenant: u64, what: u8 | `0` how many, `1` bytes of their records: u64 LE, by atomic add |
+//! | `l` | gateway | gateway: u64 | `LeaseRecord`: its lease and addresses |
+//! | `L` | notice to a gateway | gateway: u64, session: u64 | `NoticeRecord`: the session is no longer what it has in memory |
 //! | `c` | place of a chunk | domain: u64, chunk: 32 bytes | `PlaceRecord`: staged or in a pack, lengths, cycle |
 //! | `b` | body of a staged chunk | domain: u64, chunk: 32 bytes, piece: u8 | a part of its entry, at most 90,000 bytes |
 //! | `B` | pack of chunks | pack: 16 bytes | `PackRecord`: whether it is written, bytes, live bytes |
@@ -57,12 +59,14 @@
 //! | `0`: u64, `5`, id: 16 bytes | `Conflict`: what a merge could not decide |
 
 mod decode;
+mod gateways;
 pub mod image;
 mod shared;
 
 use base::{CommitId, OperationId, SessionId, TenantId, Timestamp, WorkspaceId};
 
 pub use decode::{Key, decode, decode_delta_layer};
+pub use gateways::{decode_lease, decode_notice, lease, leases, notice, notices};
 pub use shared::{
     bodies, body, body_pieces, cycle, decode_body, pack, packs, place, places, staged_bytes, tier,
 };
@@ -96,6 +100,8 @@ mod table {
     pub(super) const DELETION: u8 = b'x';
     pub(super) const CALL: u8 = b'I';
     pub(super) const CALL_TOTAL: u8 = b'C';
+    pub(super) const LEASE: u8 = b'l';
+    pub(super) const NOTICE: u8 = b'L';
     pub(super) const PLACE: u8 = b'c';
     pub(super) const BODY: u8 = b'b';
     pub(super) const PACK: u8 = b'B';

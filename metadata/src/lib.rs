@@ -4,6 +4,7 @@ pub mod check;
 pub mod compare;
 pub mod conflicts;
 pub mod error;
+pub mod fleet;
 pub mod image;
 pub mod import;
 pub mod keyspace;

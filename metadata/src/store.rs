@@ -36,13 +36,14 @@ pub(crate) use history::{commits_of, write_operation};
 use std::sync::Arc;
 
 use base::{Clock, CommitId, Rng, TenantId};
+use bytes::Bytes;
 
 use crate::keyspace;
-use crate::kv::{Isolation, Kv, KvError, Transaction};
+use crate::kv::{Isolation, KeyRange, Kv, KvError, RangeLimit, RangePage, Transaction, pairs_of};
 use crate::record::RecordError;
 use crate::record::operation::Actor;
 use crate::record::workspace::{DATA_VERSION, FormatRecord, HandleKeysRecord, TenantRecord};
-use crate::transact::{Budget, TransactError, Transactor};
+use crate::transact::{Attempt, Budget, TransactError, Transactor};
 
 /// Most bytes a session of a new tenant may allocate: 1 TiB.
 const TENANT_BYTES_MAX: u64 = 1 << 40;
@@ -99,7 +100,8 @@ pub enum StoreError {
         /// What, and what to do.
         why: String,
     },
-    /// Somebody else has done the same call, so nothing was done.
+    /// The same call has been done, by somebody else or by an attempt whose outcome was unknown, so
+    /// nothing was done now. Its answer is kept.
     #[error("the call with this idempotency key has been done by another attempt: send it again")]
     Settled,
     /// The ticket or session has ended.
@@ -338,19 +340,52 @@ impl Store {
     }
 
     /// Reads one key by itself, with patience for a store that fails for a moment.
-    async fn read(&self, key: &[u8], what: &str) -> Result<bytes::Bytes, StoreError> {
-        let value: Option<bytes::Bytes> = self
-            .transactor
-            .transact(Budget::default(), |txn, _| {
-                // Alone in its transaction, which writes nothing: nothing to conflict with.
-                Box::pin(
-                    async move { Ok::<_, StoreError>(txn.get(key, Isolation::Snapshot).await?) },
-                )
-            })
-            .await?;
+    async fn read(&self, key: &[u8], what: &str) -> Result<Bytes, StoreError> {
+        let value = self.look(|txn| {
+            // Nothing is written: nothing to conflict with.
+            Box::pin(async move { Ok(txn.get(key, Isolation::Snapshot).await?) })
+        });
+        let value: Option<Bytes> = value.await?;
         value.ok_or_else(|| StoreError::NotFound {
             what: what.to_owned(),
         })
+    }
+
+    /// Up to so many pairs of a range, as of one version, with the same patience.
+    async fn pairs(
+        &self,
+        range: &KeyRange,
+        limit: RangeLimit,
+    ) -> Result<Vec<(Bytes, Bytes)>, StoreError> {
+        self.look(|txn| {
+            // As above.
+            Box::pin(
+                async move { Ok(pairs_of(txn, range.clone(), limit, Isolation::Snapshot).await?) },
+            )
+        })
+        .await
+    }
+
+    /// A page of a range, with the same patience.
+    async fn page(&self, range: &KeyRange, limit: RangeLimit) -> Result<RangePage, StoreError> {
+        self.look(|txn| {
+            // As above.
+            Box::pin(async move { Ok(txn.get_range(range, limit, Isolation::Snapshot).await?) })
+        })
+        .await
+    }
+
+    /// Looks at the store in a transaction that writes nothing, with patience for a store that fails for
+    /// a moment. `body` may run several times, each at a version of its own.
+    async fn look<'env, T, F>(&'env self, body: F) -> Result<T, StoreError>
+    where
+        T: Send,
+        F: for<'t> Fn(&'t (dyn Transaction + 'env)) -> Attempt<'t, T, StoreError> + Send + Sync,
+    {
+        let transactor = &self.transactor;
+        transactor
+            .transact(Budget::default(), |txn, _| body(txn))
+            .await
     }
 }
 

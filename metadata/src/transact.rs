@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::limits::FDB_TIMEOUT_MAX;
 use base::{Clock, Rng};
 
 use crate::kv::{Committed, Kv, KvError, Transaction};
@@ -14,6 +15,10 @@ pub const ATTEMPTS_MAX_DEFAULT: u32 = 50;
 
 /// Time for a transaction unless the caller says otherwise.
 pub const TIME_MAX_DEFAULT: Duration = Duration::from_secs(10);
+
+/// A transaction that times out in FoundationDB is run again, and looked up if it may have happened: each
+/// of both may take as long as one may.
+const _: () = assert!(2 * FDB_TIMEOUT_MAX.as_millis() <= TIME_MAX_DEFAULT.as_millis());
 
 /// Longest pause after the first conflict. Doubles with each attempt; the pause is a random part.
 const PAUSE_AFTER_CONFLICT: Duration = Duration::from_millis(1);

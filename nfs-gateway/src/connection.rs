@@ -53,6 +53,8 @@ pub struct Connection {
     peer: SocketAddr,
     /// Whom the peer speaks for, if it is a balancer.
     client: OnceLock<SocketAddr>,
+    /// The peer is another gateway.
+    is_link: bool,
     outbound: Outbound,
     calls: AtomicUsize,
     held_bytes: AtomicUsize,
@@ -68,6 +70,7 @@ impl Connection {
             id,
             peer,
             client: OnceLock::new(),
+            is_link: shared.is_for_gateways,
             outbound,
             calls: AtomicUsize::new(0),
             held_bytes: AtomicUsize::new(0),
@@ -95,6 +98,12 @@ impl Connection {
     #[must_use]
     pub fn balancer(&self) -> Option<SocketAddr> {
         self.client.get().map(|_| self.peer)
+    }
+
+    /// Whether calls here were passed on by another gateway.
+    #[must_use]
+    pub const fn is_link(&self) -> bool {
+        self.is_link
     }
 
     /// Whether a reply sent now can still arrive.
@@ -217,6 +226,8 @@ const fn budgeted(held: usize) -> usize {
 pub struct CallGuard {
     connection: Arc<Connection>,
     held_bytes: usize,
+    /// Until when another gateway may take to answer, once it is asked.
+    deadline: Option<Duration>,
 }
 
 impl CallGuard {
@@ -226,7 +237,18 @@ impl CallGuard {
         Self {
             connection: Arc::clone(connection),
             held_bytes: record_bytes,
+            deadline: None,
         }
+    }
+
+    /// Until when others may be asked for the reply: as was said first.
+    pub(crate) fn patience_until(&mut self, deadline: Duration) -> Duration {
+        *self.deadline.get_or_insert(deadline)
+    }
+
+    /// Whether that time is over.
+    pub(crate) fn is_late(&self, now: Duration) -> bool {
+        self.deadline.is_some_and(|deadline| now >= deadline)
     }
 
     /// Where the call came from and its reply goes.

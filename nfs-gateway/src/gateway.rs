@@ -4,6 +4,8 @@
 //! that is not in memory is taken over first, and calls for it wait meanwhile. A session that is
 //! left alone is dropped from memory.
 
+mod finding;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -13,15 +15,16 @@ use base::{Clock, GatewayId, Rng, SessionId, Tasks};
 use bytes::Bytes;
 use chunkstore::ChunkStore;
 use metadata::FsError;
+use metadata::fleet::FleetError;
 use metadata::kv::Kv;
-use metadata::session::{OwnError, take_over};
 use metadata::store::Store;
 use parking_lot::RwLock;
 use tokio::net::TcpListener;
-use tokio::sync::Notify;
 
+use self::finding::Slot;
 use crate::connection::CallGuard;
 use crate::counters::TransportCounters;
+use crate::fleet::{Fleet, FleetOptions};
 use crate::gate::Gate;
 use crate::handle::{FileHandle, HandleKey, HandleKeys, Selector};
 use crate::metrics::GatewayCounters;
@@ -43,16 +46,6 @@ const HOUSEKEEPING: Duration = Duration::from_secs(2);
 /// Tree nodes kept in memory, in bytes.
 const NODE_CACHE_BYTES: usize = 64 << 20;
 
-/// How long a call waits for its session to be taken over before its connection is closed.
-const TAKEOVER_PATIENCE: Duration = Duration::from_secs(20);
-
-/// Pause after the first try to take a session over. It doubles with each: a takeover writes, and
-/// a store that is full or down is not helped by being asked often.
-const TAKEOVER_PAUSE: Duration = Duration::from_millis(50);
-
-/// Longest pause between tries to take a session over.
-const TAKEOVER_PAUSE_MAX: Duration = Duration::from_secs(2);
-
 /// Settings of a gateway.
 #[derive(Clone, Debug)]
 pub struct GatewayOptions {
@@ -69,6 +62,8 @@ pub struct GatewayOptions {
     pub limits: ServerLimits,
     /// Where balancers are: connections from there must say whose they are.
     pub proxy_from: Vec<Network>,
+    /// How it joins other gateways on the same store; `None` if it has the store for itself.
+    pub fleet: Option<FleetOptions>,
 }
 
 impl Default for GatewayOptions {
@@ -80,6 +75,7 @@ impl Default for GatewayOptions {
             delta_bytes: 32 << 20,
             limits: ServerLimits::default(),
             proxy_from: Vec::new(),
+            fleet: None,
         }
     }
 }
@@ -114,6 +110,8 @@ pub struct Gateway {
     pub(crate) counters: GatewayCounters,
     transport: Arc<TransportCounters>,
     pub(crate) id: GatewayId,
+    /// This gateway among others, if there may be others.
+    pub(crate) fleet: Option<Fleet>,
     buffered: AtomicUsize,
     gate: Gate,
     sessions: RwLock<HashMap<SessionId, Slot>>,
@@ -126,19 +124,6 @@ pub struct Gateway {
 
 /// What sessions see of their gateway.
 pub(crate) type Shared = Gateway;
-
-#[derive(Debug)]
-enum Slot {
-    Open(Arc<Session>),
-    /// It is being taken over; these calls wait.
-    Opening(Opening),
-}
-
-#[derive(Debug, Default)]
-struct Opening {
-    waiting: Vec<(Bytes, CallGuard)>,
-    done: Arc<Notify>,
-}
 
 /// A call whose handles have been verified.
 pub(crate) struct Decoded<'a> {
@@ -182,7 +167,10 @@ impl Gateway {
             why: "there are none".into(),
         })?;
         let keys = Arc::new(HandleKeys::new(current, keys.next()));
-        let id = GatewayId::new(engines.rng.u64());
+        // 0 is nobody.
+        let id = GatewayId::new(engines.rng.u64().max(1));
+        let fleet = options.fleet.as_ref();
+        let fleet = fleet.map(|options| Fleet::new(id, options, engines.clock.as_ref()));
         let gateway = Arc::new_cyclic(|this| Self {
             options,
             kv: engines.kv,
@@ -197,6 +185,7 @@ impl Gateway {
             counters: GatewayCounters::default(),
             transport: Arc::new(TransportCounters::default()),
             id,
+            fleet,
             buffered: AtomicUsize::new(0),
             gate: Gate::new(),
             sessions: RwLock::new(HashMap::new()),
@@ -205,7 +194,23 @@ impl Gateway {
             this: this.clone(),
         });
         gateway.start_housekeeping();
+        gateway.join().await.map_err(of_fleet)?;
         Ok(gateway)
+    }
+
+    /// Its number among gateways: another one at each start.
+    #[must_use]
+    pub fn id(&self) -> GatewayId {
+        self.id
+    }
+
+    /// Most calls of one connection in flight.
+    pub(crate) fn calls_in_flight_max(&self) -> usize {
+        self.options.limits.calls_in_flight_max
+    }
+
+    pub(crate) fn this(&self) -> Option<Arc<Self>> {
+        self.this.upgrade()
     }
 
     /// What has been counted of sessions and calls.
@@ -255,6 +260,23 @@ impl Gateway {
         server.run(listener).await;
     }
 
+    /// Serves other gateways, which pass calls on, until shutdown. Whoever can connect there can ask what
+    /// any client can, and no more.
+    ///
+    /// # Cancellation
+    ///
+    /// Safe: no further connections are accepted.
+    pub async fn serve_gateways(self: &Arc<Self>, listener: TcpListener) {
+        let server = Server::for_gateways(
+            Arc::clone(self),
+            self.options.limits,
+            Arc::clone(&self.transport),
+            Arc::clone(&self.clock),
+            self.connections.clone(),
+        );
+        server.run(listener).await;
+    }
+
     /// Ends the gateway: no further calls are read, those in flight are answered, what is buffered
     /// is stored, connections are closed.
     ///
@@ -270,16 +292,13 @@ impl Gateway {
         self.tasks.begin_shutdown();
         self.tasks.join().await;
         self.sessions.write().clear();
+        self.leave().await;
     }
 
     /// Drops a session from memory at once, because it was closed or changed in the store: its
     /// handles are checked anew with the next call.
     pub fn drop_session(&self, session: SessionId) {
-        let open = match self.sessions.read().get(&session) {
-            Some(Slot::Open(session)) => Some(Arc::clone(session)),
-            _ => None,
-        };
-        if let Some(session) = open {
+        if let Some(session) = self.void(session) {
             self.forget(&session);
             session.retire();
         }
@@ -337,11 +356,11 @@ impl Gateway {
         });
     }
 
-    fn open_sessions(&self) -> Vec<Arc<Session>> {
+    pub(crate) fn open_sessions(&self) -> Vec<Arc<Session>> {
         let sessions = self.sessions.read();
         let open = sessions.values().filter_map(|slot| match slot {
             Slot::Open(session) => Some(Arc::clone(session)),
-            Slot::Opening(_) => None,
+            Slot::Opening(_) | Slot::Elsewhere(_) => None,
         });
         open.collect()
     }
@@ -393,10 +412,21 @@ impl Gateway {
     /// Gives a call to its session; the session may have to be taken over first.
     fn dispatch(&self, record: &Bytes, decoded: &Decoded<'_>, guard: CallGuard) -> Option<Reply> {
         let id = decoded.handle.session;
-        let open = match self.sessions.read().get(&id) {
-            Some(Slot::Open(session)) => Some(Arc::clone(session)),
-            _ => None,
+        if !self.may_serve() {
+            self.serve_with_lease(record.clone(), guard);
+            return None;
+        }
+        let (open, route) = match self.sessions.read().get(&id) {
+            Some(Slot::Open(session)) => (Some(Arc::clone(session)), None),
+            Some(Slot::Elsewhere(route)) => (None, Some(route.clone())),
+            Some(Slot::Opening(_)) | None => (None, None),
         };
+        if let Some(route) = route
+            && !guard.connection().is_link()
+        {
+            self.pass_on(&route, record.clone(), guard);
+            return None;
+        }
         if let Some(session) = open {
             if !session.accepts(&decoded.handle) {
                 self.counters.stale_handles.count();
@@ -413,12 +443,9 @@ impl Gateway {
                 drop(sessions);
                 return self.dispatch(record, decoded, guard);
             }
-            None => {
-                let waiting = vec![(record.clone(), guard)];
-                let opening = Opening {
-                    waiting,
-                    done: Arc::default(),
-                };
+            // What another gateway passes on it takes to be ours: then the route is old.
+            Some(Slot::Elsewhere(_)) | None => {
+                let opening = self.opening(vec![(record.clone(), guard)]);
                 sessions.insert(id, Slot::Opening(opening));
                 drop(sessions);
                 self.begin_takeover(id);
@@ -436,122 +463,26 @@ impl Gateway {
             .spawn(async move { gateway.redispatch(&record, guard) });
     }
 
-    fn redispatch(self: &Arc<Self>, record: &Bytes, guard: CallGuard) {
-        let Some(decoded) = decode_request(record, self) else {
-            return guard.close();
-        };
+    pub(crate) fn redispatch(self: &Arc<Self>, record: &Bytes, guard: CallGuard) {
         let connection = Arc::clone(guard.connection());
-        if let Some(reply) = self.dispatch(record, &decoded, guard) {
+        let reply = match decode_request(record, self) {
+            Some(decoded) => self.dispatch(record, &decoded, guard),
+            None => self.mount_again(record, guard),
+        };
+        if let Some(reply) = reply {
             connection.send_late(reply);
         }
     }
 
-    fn begin_takeover(&self, id: SessionId) {
-        let Some(gateway) = self.this.upgrade() else {
-            return;
-        };
-        self.tasks.spawn(async move {
-            let result = gateway.take_over(id).await;
-            gateway.takeover_done(id, result);
-        });
-    }
-
-    /// Takes a session over, with patience for a store that fails.
-    pub(crate) async fn take_over(
-        self: &Arc<Self>,
-        id: SessionId,
-    ) -> Result<Arc<Session>, OwnError> {
-        let began = self.clock.monotonic();
-        let mut pause = TAKEOVER_PAUSE;
-        loop {
-            let nonce = self.rng.u64();
-            match take_over(self.kv.as_ref(), &self.trees, id, self.id, nonce).await {
-                Ok(owned) => {
-                    self.counters.takeovers.count();
-                    return Ok(Arc::new(Session::new(Arc::clone(self), owned)));
-                }
-                Err(OwnError::Kv(error))
-                    if self.clock.monotonic().saturating_sub(began) < TAKEOVER_PATIENCE =>
-                {
-                    tracing::debug!(session = %id, %error, "takeover is tried again");
-                    self.clock.sleep(pause).await;
-                    pause = (pause * 2).min(TAKEOVER_PAUSE_MAX);
-                }
-                Err(error) => return Err(error),
+    fn mount_again(self: &Arc<Self>, record: &Bytes, guard: CallGuard) -> Option<Reply> {
+        let call = rpc::decode_call(record).ok();
+        match call.map(|call| (Target::of(&call), call)) {
+            Some((Ok(Target::Mount(procedure)), call)) => {
+                self.mount_call(record, &call, procedure, guard)
             }
-        }
-    }
-
-    fn takeover_done(self: &Arc<Self>, id: SessionId, result: Result<Arc<Session>, OwnError>) {
-        let opened = result
-            .as_ref()
-            .ok()
-            .map(|session| Slot::Open(Arc::clone(session)));
-        let waiting = {
-            let mut sessions = self.sessions.write();
-            let before = match opened {
-                Some(slot) => sessions.insert(id, slot),
-                None => sessions.remove(&id),
-            };
-            match before {
-                Some(Slot::Opening(opening)) => {
-                    opening.done.notify_waiters();
-                    opening.waiting
-                }
-                _ => Vec::new(),
-            }
-        };
-        match result {
-            Ok(_) => {
-                for (record, guard) in waiting {
-                    self.redispatch(&record, guard);
-                }
-            }
-            Err(OwnError::NotFound) => {
-                for (record, guard) in waiting {
-                    self.counters.stale_handles.count();
-                    match decode_request(&record, self) {
-                        Some(decoded) => guard.send(stale(&decoded)),
-                        None => guard.close(),
-                    }
-                }
-            }
-            Err(error) => {
-                tracing::warn!(session = %id, ?error, "takeover failed");
-                for (_, guard) in waiting {
-                    guard.close();
-                }
-            }
-        }
-    }
-
-    /// The session, from memory or taken over; for mounts.
-    pub(crate) async fn session(self: &Arc<Self>, id: SessionId) -> Result<Arc<Session>, OwnError> {
-        loop {
-            let opening = {
-                let mut sessions = self.sessions.write();
-                match sessions.get(&id) {
-                    Some(Slot::Open(session)) => return Ok(Arc::clone(session)),
-                    Some(Slot::Opening(opening)) => {
-                        Some(Arc::clone(&opening.done).notified_owned())
-                    }
-                    None => {
-                        sessions.insert(id, Slot::Opening(Opening::default()));
-                        None
-                    }
-                }
-            };
-            match opening {
-                Some(done) => done.await,
-                None => {
-                    let result = self.take_over(id).await;
-                    let copy = match &result {
-                        Ok(session) => Ok(Arc::clone(session)),
-                        Err(error) => Err(error.clone()),
-                    };
-                    self.takeover_done(id, copy);
-                    return result;
-                }
+            _ => {
+                guard.close();
+                None
             }
         }
     }
@@ -673,4 +604,14 @@ fn stale(decoded: &Decoded<'_>) -> Reply {
         (None, None),
         0,
     )
+}
+
+fn of_fleet(error: FleetError) -> metadata::store::StoreError {
+    match error {
+        FleetError::Kv(error) => error.into(),
+        FleetError::Record(error) => metadata::store::StoreError::Corrupt {
+            what: "leases of gateways".into(),
+            why: error.to_string(),
+        },
+    }
 }

@@ -9,6 +9,7 @@
 mod connection;
 mod convert;
 mod counters;
+mod fleet;
 mod gate;
 mod gateway;
 mod handle;
@@ -30,6 +31,7 @@ pub mod wire;
 
 pub use connection::{CallGuard, Connection};
 pub use counters::{Counter, Gauge, TransportCounters};
+pub use fleet::{FleetOptions, LEASE_DEFAULT, Whereabouts};
 pub use gate::Gate;
 pub use gateway::{Engines, Gateway, GatewayOptions};
 pub use handle::{FileHandle, HANDLE_BYTES, HandleKey, HandleKeys, Selector, SignedHandle, Stale};

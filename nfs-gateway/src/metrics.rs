@@ -48,6 +48,20 @@ pub struct GatewayCounters {
     pub discarded: Counter,
     /// Stored data found damaged.
     pub corrupt: Counter,
+    /// Calls passed on to the gateway that owns their session.
+    pub passed_on: Counter,
+    /// Calls that came back without a reply, and were asked again.
+    pub passed_back: Counter,
+    /// Times the lease had lapsed.
+    pub lapses: Counter,
+    /// Calls that waited for the lease.
+    pub lease_waits: Counter,
+    /// Notices of other gateways that were obeyed.
+    pub notices: Counter,
+    /// Sessions taken from a gateway that lives and cannot be reached.
+    pub taken_from_living: Counter,
+    /// Sessions let go of.
+    pub let_go: Counter,
     flush_micros: AtomicU64,
 }
 

@@ -12,7 +12,8 @@ use metadata::session::OwnError;
 use metadata::store::StoreError;
 use metadata::{FsError, OpError};
 
-use crate::connection::{CallGuard, Connection};
+use crate::connection::CallGuard;
+use crate::fleet::{Place, Route};
 use crate::gateway::Gateway;
 use crate::handle::SignedHandle;
 use crate::procedures::FLAG_READ_ONLY;
@@ -28,11 +29,19 @@ const COMPONENTS_MAX: usize = 64;
 /// What the client is told, and what the log says besides.
 type Refused = (MountError, Option<String>);
 
+/// What comes of a mount.
+enum Mounted {
+    /// The root handle.
+    Here(SessionId, SignedHandle),
+    /// Another gateway serves the session, and is asked.
+    Elsewhere(Route),
+}
+
 impl Gateway {
     /// Answers a call of the MOUNT protocol.
     pub(crate) fn mount_call(
         self: &Arc<Self>,
-        _record: &Bytes,
+        record: &Bytes,
         call: &Call<'_>,
         procedure: MountProcedure,
         guard: CallGuard,
@@ -46,29 +55,32 @@ impl Gateway {
             MountCall::Dump | MountCall::Export => Some(mount::empty_list(xid)),
             MountCall::Mnt(path) => {
                 let gateway = Arc::clone(self);
-                let path = path.to_vec();
+                let (path, record) = (path.to_vec(), record.clone());
                 self.tasks.spawn(async move {
-                    let reply = gateway.mount(xid, &path, guard.connection()).await;
-                    guard.send(reply);
+                    gateway.mount(xid, &path, record, guard).await;
                 });
                 None
             }
         }
     }
 
-    async fn mount(self: &Arc<Self>, xid: u32, path: &[u8], connection: &Connection) -> Reply {
+    async fn mount(self: &Arc<Self>, xid: u32, path: &[u8], record: Bytes, guard: CallGuard) {
+        let connection = guard.connection();
         let peer = connection.peer();
         let balancer = connection.balancer().map(tracing::field::display);
-        match self.root_handle(xid, path).await {
-            Ok((session, handle)) => {
+        match self.root_handle(xid, path, connection.is_link()).await {
+            Ok(Mounted::Here(session, handle)) => {
                 self.counters.mounts.count();
                 tracing::info!(%peer, balancer, %session, "mounted");
-                mount::granted(xid, handle.wire())
+                guard.send(mount::granted(xid, handle.wire()));
             }
+            // It was passed on already. Who did that looks again.
+            Ok(Mounted::Elsewhere(_)) if connection.is_link() => guard.close(),
+            Ok(Mounted::Elsewhere(route)) => self.pass_on(&route, record, guard),
             Err((error, why)) => {
                 self.counters.mounts_refused.count();
                 tracing::info!(%peer, balancer, ?error, why, "mount refused");
-                mount::denied(xid, error)
+                guard.send(mount::denied(xid, error));
             }
         }
     }
@@ -77,7 +89,8 @@ impl Gateway {
         self: &Arc<Self>,
         xid: u32,
         path: &[u8],
-    ) -> Result<(SessionId, SignedHandle), Refused> {
+        is_passed_on: bool,
+    ) -> Result<Mounted, Refused> {
         let mut components = path
             .split(|byte| *byte == b'/')
             .filter(|part| !part.is_empty());
@@ -93,14 +106,22 @@ impl Gateway {
             };
             (status, Some(error.to_string()))
         })?;
-        let session = self.session(ticket.session).await.map_err(|error| {
+        if is_passed_on {
+            // What another gateway passes on it takes to be ours: a route of ours would be old.
+            drop(self.void(ticket.session));
+        }
+        let place = self.place(ticket.session, false).await.map_err(|error| {
             let status = match error {
                 OwnError::NotFound => MountError::NotFound,
-                OwnError::Kv(_) => MountError::ServerFault,
+                OwnError::Kv(_) | OwnError::Elsewhere(..) => MountError::ServerFault,
                 OwnError::Record(_) => MountError::Io,
             };
             (status, Some(error.to_string()))
         })?;
+        let session = match place {
+            Place::Here(session) => session,
+            Place::Elsewhere(route) => return Ok(Mounted::Elsewhere(route)),
+        };
         let mut directory = InodeId::ROOT;
         let inside = ticket
             .directory
@@ -114,7 +135,8 @@ impl Gateway {
             directory = found.map_err(|error| (error, None))?;
         }
         let flags = if ticket.read_only { FLAG_READ_ONLY } else { 0 };
-        Ok((ticket.session, session.view(flags).handle(directory)))
+        let handle = session.view(flags).handle(directory);
+        Ok(Mounted::Here(ticket.session, handle))
     }
 }
 

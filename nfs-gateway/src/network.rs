@@ -23,6 +23,21 @@ pub enum NetworkError {
 }
 
 impl Network {
+    /// All addresses there are.
+    #[must_use]
+    pub const fn everywhere() -> [Self; 2] {
+        [
+            Self {
+                first: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+                prefix: 0,
+            },
+            Self {
+                first: IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+                prefix: 0,
+            },
+        ]
+    }
+
     /// Whether `address` is in it. One of IPv4 in the form of IPv6 is one of IPv4.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {

@@ -172,6 +172,8 @@ pub(crate) struct Shared {
     pub(crate) crowd: Pressure,
     pub(crate) complaints: Complaints,
     pub(crate) counters: Arc<TransportCounters>,
+    /// Peers are other gateways, which pass calls on.
+    pub(crate) is_for_gateways: bool,
 }
 
 /// Serves NFS on listeners.
@@ -207,6 +209,7 @@ impl<S: Service> Server<S> {
             crowd: Pressure::new(limits.pressure_every()),
             complaints: Complaints::new(),
             counters,
+            is_for_gateways: false,
         };
         Self {
             service,
@@ -225,6 +228,23 @@ impl<S: Service> Server<S> {
     pub fn behind(mut self, networks: Vec<Network>) -> Self {
         self.balancers = networks;
         self
+    }
+
+    /// A server for other gateways, which pass calls on: each connection begins with a PROXY header that
+    /// says whose calls they are.
+    #[must_use]
+    pub fn for_gateways(
+        service: Arc<S>,
+        limits: ServerLimits,
+        counters: Arc<TransportCounters>,
+        clock: Arc<dyn Clock>,
+        tasks: Tasks,
+    ) -> Self {
+        let mut server = Self::new(service, limits, counters, clock, tasks);
+        if let Some(shared) = Arc::get_mut(&mut server.shared) {
+            shared.is_for_gateways = true;
+        }
+        server.behind(Network::everywhere().to_vec())
     }
 
     /// Accepts connections until shutdown begins. The connections end on their own; wait for them

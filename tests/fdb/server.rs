@@ -67,6 +67,11 @@ mod tests {
 
     impl Server {
         fn start(dir: &Path, place: &str, command: &str) -> Self {
+            Self::start_below("holdfast/", dir, place, command)
+        }
+
+        /// With its keys below a prefix.
+        fn start_below(prefix: &str, dir: &Path, place: &str, command: &str) -> Self {
             let dir = dir.to_str().unwrap();
             let (command, chunks) = command.split_once(' ').unwrap_or((command, "local"));
             let mut child = holdfast(&[
@@ -78,6 +83,8 @@ mod tests {
                 place,
                 "--chunks",
                 chunks,
+                "--fdb-prefix",
+                prefix,
                 "--fdb-timeout",
                 "2s",
                 "--listen",
@@ -266,6 +273,9 @@ mod tests {
         drop(server);
         assert!(!dir.join("meta.redb").exists());
         refusals(&dir, root.path(), &place);
+        // Bug: an installation whose prefix another's begins with was taken for one with that one's keys.
+        let beside = Server::start_below("hold", &root.path().join("beside"), &place, "serve");
+        assert_eq!(beside.stop(), Some(0));
         let shown = dir.to_str().unwrap();
         let (code, out, error) =
             run(&["check", "--deep", "--data-dir", shown, "--metadata", &place]);

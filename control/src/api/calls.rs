@@ -35,6 +35,10 @@ const REPLAYED: HeaderValue = HeaderValue::from_static("true");
 /// The header that says it.
 const REPLAYED_HEADER: &str = "idempotent-replayed";
 
+/// The path whose calls are done however often they come: a server that ends is another one each time,
+/// and the answer of one that has ended would be of no use.
+pub(super) const KEYLESS: &str = "/v1/drain";
+
 /// Longest key, in bytes.
 const KEY_BYTES_MAX: usize = 255;
 
@@ -56,8 +60,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Longest answer that is looked at, in bytes: more than any has.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
-/// Time between two looks for old keys.
-const FORGETTING_PAUSE: Duration = Duration::from_secs(600);
+/// Time between two looks for old keys: each reads all records, with their answers.
+const FORGETTING_PAUSE: Duration = Duration::from_secs(3600);
 
 /// The calls with keys that this process runs.
 #[derive(Debug)]
@@ -177,7 +181,8 @@ pub(super) async fn once(
     next: Next,
 ) -> Response {
     let changes = [Method::POST, Method::PUT, Method::DELETE].contains(request.method());
-    let is_ours = changes && request.uri().path().starts_with("/v1/");
+    let path = request.uri().path();
+    let is_ours = changes && path.starts_with("/v1/") && path != KEYLESS;
     if !is_ours || !request.headers().contains_key(HEADER) {
         return next.run(request).await;
     }
@@ -248,7 +253,7 @@ async fn in_turn(state: &Arc<ApiState>, mut asked: Box<Asked>) -> Result<Respons
         // by what is not done, and what was done is to be known.
         let tried = state
             .work
-            .to_end(async move { attempt(&work, asked).await });
+            .keyed_to_end(async move { attempt(&work, asked).await });
         asked = match tried.await? {
             Tried::Answered(response) => return Ok(response),
             Tried::Waits(asked) => asked,

@@ -46,12 +46,23 @@ const LISTED_MAX: usize = 32;
 /// How much content may be named for a page, in bytes: that takes reading block maps.
 const NAMED_BYTES_MAX: u64 = 64 << 30;
 
-/// Which part of a list is wanted.
+/// Which conflicts of a version are wanted.
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct Part {
-    /// The version; `main` if left out. A session has none.
+struct OfVersion {
+    /// The version; `main` if left out.
     version: Option<String>,
+    /// What an answer gave as `next`.
+    after: Option<String>,
+    /// How many at most: up to 500.
+    #[serde(default, deserialize_with = "how_many")]
+    limit: Option<usize>,
+}
+
+/// Which conflicts of a session are wanted.
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct OfSession {
     /// What an answer gave as `next`.
     after: Option<String>,
     /// How many at most: up to 500.
@@ -115,12 +126,13 @@ async fn of_version(
     State(state): State<Arc<ApiState>>,
     Tenant(tenant): Tenant,
     Place(workspace): Place<String>,
-    Parameters(part): Parameters<Part>,
+    Parameters(part): Parameters<OfVersion>,
 ) -> Result<Json<Page<Conflict>>, ApiError> {
     let workspace = state.store.workspace_by_name(tenant, &workspace).await?;
     let version = part.version.as_deref().unwrap_or("main");
     let commit = state.store.resolve_version(workspace.id, version).await?;
-    let (after, limit) = position(&part)?;
+    let after = position(part.after.as_deref())?;
+    let limit = page_limit(part.limit);
     let mut reader = Reader::new(&state, tenant, workspace).await?;
     let of = Of::Version(Box::new(reader.snapshot(root_of(&commit))));
     let page = reader.page(&of, after, limit);
@@ -131,15 +143,11 @@ async fn of_session(
     State(state): State<Arc<ApiState>>,
     Tenant(tenant): Tenant,
     Place(session): Place<String>,
-    Parameters(part): Parameters<Part>,
+    Parameters(part): Parameters<OfSession>,
 ) -> Result<Json<Page<Conflict>>, ApiError> {
-    if part.version.is_some() {
-        return Err(ApiError::invalid(
-            "a session has no versions: ask its workspace",
-        ));
-    }
     let session = super::sessions::usable(&state, tenant, &session).await?;
-    let (after, limit) = position(&part)?;
+    let after = position(part.after.as_deref())?;
+    let limit = page_limit(part.limit);
     let workspace = state.store.workspace(session.record.workspace).await?;
     let mut reader = Reader::new(&state, tenant, workspace).await?;
     let of = Of::Session(session.id);
@@ -453,11 +461,9 @@ async fn path_of(snapshot: &Snapshot, inode: InodeId) -> Result<Option<Vec<u8>>,
     }
 }
 
-fn position(part: &Part) -> Result<(Option<ConflictId>, usize), ApiError> {
-    let after = part.after.as_deref();
+fn position(after: Option<&str>) -> Result<Option<ConflictId>, ApiError> {
     let after = after.map(|text| parse_id(text).ok_or_else(not_a_position));
-    let limit = page_limit(part.limit);
-    Ok((after.transpose()?, limit))
+    after.transpose()
 }
 
 fn root_of(commit: &CommitInfo) -> Root {

@@ -40,12 +40,14 @@ pub(super) async fn delete_workspace(
     let store = (state.store).for_call(keyed.call(StatusCode::ACCEPTED, answer));
     let deletion = state
         .to_end(async move { store.delete_workspace(tenant, &name, asked.force).await })
-        .await?;
+        .await;
+    // Also if an attempt before has done it, which is answered after this.
+    state.own.remover.wake();
+    let deletion = deletion?;
     tracing::info!(
         workspace = %deletion.id, name = deletion.record.name, force = asked.force,
         "workspace is to be removed"
     );
-    state.own.remover.wake();
     Ok(Accepted(deletion.into()))
 }
 

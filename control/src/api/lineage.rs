@@ -7,13 +7,10 @@ use axum::extract::State;
 use base::TenantId;
 use metadata::lineage::{PathHeads, PathLogQuery};
 use metadata::store::{LogFilter, Walk};
-use serde::Deserialize;
-use serde::de::IgnoredAny;
-use utoipa::ToSchema;
 
 use super::ApiState;
 use super::input::{Parameters, Place, Tenant};
-use super::paths::{Bytes, resolve};
+use super::paths::{Bytes, OneFile, resolve};
 use crate::reading::{Blame, PathCommit};
 use crate::status::ApiError;
 use crate::types::Page;
@@ -66,28 +63,14 @@ pub(super) async fn log(
     })
 }
 
-/// What is wanted of a version.
-#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Wanted {
-    /// The version; `main` if left out.
-    version: Option<String>,
-    /// A path from the root directory; bytes that are not UTF-8 behind percent signs.
-    #[schema(value_type = Option<String>, required = true)]
-    #[serde(rename = "path")]
-    _path: Option<IgnoredAny>,
-}
-
 pub(super) async fn blame(
     State(state): State<Arc<ApiState>>,
     Tenant(tenant): Tenant,
     Place(workspace): Place<String>,
     bytes: Bytes,
-    Parameters(wanted): Parameters<Wanted>,
+    Parameters(wanted): Parameters<OneFile>,
 ) -> Result<Json<Blame>, ApiError> {
-    let path = bytes
-        .path
-        .ok_or_else(|| ApiError::invalid("say which file with path"))?;
+    let path = bytes.which_file()?;
     let workspace = state.store.workspace_by_name(tenant, &workspace).await?;
     let version = wanted.version.as_deref().unwrap_or("main");
     let commit = state.store.resolve_version(workspace.id, version).await?;

@@ -7,6 +7,9 @@ use axum::http::request::Parts;
 use metadata::compare::{Resolved, Snapshot};
 use metadata::record::inode::InodeRecord;
 use metadata::stat::FileKind;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use utoipa::ToSchema;
 
 use super::ApiState;
 use crate::reading::{kind_of, parse_path, show_bytes, unescape_bytes};
@@ -18,6 +21,25 @@ pub(super) struct Bytes {
     /// As `parse_path` gives it.
     pub(super) path: Option<Vec<u8>>,
     pub(super) name: Option<Vec<u8>>,
+}
+
+impl Bytes {
+    /// The path, where a call is about one.
+    pub(super) fn which_file(self) -> Result<Vec<u8>, ApiError> {
+        (self.path).ok_or_else(|| ApiError::invalid("say which file with path"))
+    }
+}
+
+/// Which file of which version is wanted.
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct OneFile {
+    /// The version; `main` if left out.
+    pub(super) version: Option<String>,
+    /// A path from the root directory; bytes that are not UTF-8 behind percent signs.
+    #[schema(value_type = Option<String>, required = true)]
+    #[serde(rename = "path")]
+    _path: Option<IgnoredAny>,
 }
 
 impl FromRequestParts<Arc<ApiState>> for Bytes {

@@ -24,7 +24,7 @@ use super::ApiState;
 use super::describe::Ranged;
 use super::glob::Glob;
 use super::input::{Parameters, Place, Tenant, how_many, not_a_position, page_limit};
-use super::paths::{Bytes, resolve};
+use super::paths::{Bytes, OneFile, resolve};
 use crate::reading::{Entry, escape_bytes, show_bytes, unescape_bytes};
 use crate::room::{ANSWER_BYTES, Room};
 use crate::status::ApiError;
@@ -45,10 +45,27 @@ const POSITION_BYTES_MAX: usize = 2048;
 /// Names the commit that an answer is of.
 const COMMIT_HEADER: &str = "holdfast-commit";
 
-/// What is wanted of a version.
+/// What is wanted of a directory of a version.
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Wanted {
+pub(super) struct Listing {
+    /// The version; `main` if left out.
+    version: Option<String>,
+    /// What an answer gave as `next`.
+    after: Option<String>,
+    /// How many at most: up to 500.
+    #[serde(default, deserialize_with = "how_many")]
+    limit: Option<usize>,
+    /// A path from the root directory; bytes that are not UTF-8 behind percent signs.
+    #[schema(value_type = Option<String>)]
+    #[serde(rename = "path")]
+    _path: Option<IgnoredAny>,
+}
+
+/// What is wanted of what is below a directory of a version.
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Search {
     /// The version; `main` if left out.
     version: Option<String>,
     /// What an answer gave as `next`.
@@ -84,11 +101,12 @@ impl Reading {
         state: &ApiState,
         tenant: TenantId,
         workspace: &str,
-        wanted: &Wanted,
+        version: Option<&str>,
+        after: Option<&str>,
     ) -> Result<Self, ApiError> {
         let workspace = state.store.workspace_by_name(tenant, workspace).await?;
-        let version = wanted.version.as_deref().unwrap_or("main");
-        let (commit, after) = match &wanted.after {
+        let version = version.unwrap_or("main");
+        let (commit, after) = match after {
             None => {
                 let found = state.store.resolve_version(workspace.id, version).await?;
                 (found, None)
@@ -232,12 +250,10 @@ pub(super) async fn entries(
     Tenant(tenant): Tenant,
     Place(workspace): Place<String>,
     bytes: Bytes,
-    Parameters(wanted): Parameters<Wanted>,
+    Parameters(wanted): Parameters<Listing>,
 ) -> Result<Json<Page<Entry>>, ApiError> {
-    if wanted.r#type.is_some() || bytes.name.is_some() {
-        return Err(ApiError::invalid("type and name are for /find"));
-    }
-    let reading = Reading::open(&state, tenant, &workspace, &wanted).await?;
+    let (version, after) = (wanted.version.as_deref(), wanted.after.as_deref());
+    let reading = Reading::open(&state, tenant, &workspace, version, after).await?;
     let path = bytes.path.unwrap_or_default();
     let record = reading.resolve(&path).await?;
     if !record.stat.is_dir() {
@@ -276,7 +292,7 @@ pub(super) async fn find(
     Tenant(tenant): Tenant,
     Place(workspace): Place<String>,
     bytes: Bytes,
-    Parameters(wanted): Parameters<Wanted>,
+    Parameters(wanted): Parameters<Search>,
 ) -> Result<Json<Page<Entry>>, ApiError> {
     let kind = wanted.r#type.as_deref().map(kind).transpose()?;
     let glob = bytes.name.as_deref().map(Glob::new).transpose();
@@ -288,7 +304,8 @@ pub(super) async fn find(
             && (glob.as_ref()).is_none_or(|glob| glob.fits(name, &mut steps));
         (fits, steps >= STEPS_MAX)
     };
-    let reading = Reading::open(&state, tenant, &workspace, &wanted).await?;
+    let (version, after) = (wanted.version.as_deref(), wanted.after.as_deref());
+    let reading = Reading::open(&state, tenant, &workspace, version, after).await?;
     let top = bytes.path.unwrap_or_default();
     let record = reading.resolve(&top).await?;
     let stat = record.stat;
@@ -321,16 +338,11 @@ pub(super) async fn content(
     Place(workspace): Place<String>,
     headers: HeaderMap,
     bytes: Bytes,
-    Parameters(wanted): Parameters<Wanted>,
+    Parameters(wanted): Parameters<OneFile>,
 ) -> Result<Ranged, ApiError> {
-    let Some(path) = bytes.path else {
-        return Err(ApiError::invalid("say which file with path"));
-    };
-    if wanted.after.is_some() || wanted.limit.is_some() || wanted.r#type.is_some() {
-        let why = "content takes version and path; a part of it is asked for with Range";
-        return Err(ApiError::invalid(why));
-    }
-    let reading = Reading::open(&state, tenant, &workspace, &wanted).await?;
+    let path = bytes.which_file()?;
+    let version = wanted.version.as_deref();
+    let reading = Reading::open(&state, tenant, &workspace, version, None).await?;
     let record = reading.resolve(&path).await?;
     check_readable(&path, &record)?;
     let size = record.stat.size;

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use super::ApiState;
+use super::calls::KEYLESS;
 use super::describe::{Described, ERRORS, Tells, schema_of};
 use crate::types::Problem;
 
@@ -167,15 +168,21 @@ impl Routes {
     /// Adds a path.
     pub(super) fn route(mut self, path: &'static str, methods: Methods) -> Self {
         self.handlers.push((path, methods.handlers));
-        self.operations.insert(path, methods.operations);
+        self.add(path, methods.operations);
         self
     }
 
-    /// Adds the paths of others.
+    /// Adds the paths of others. A path may be in both, with different methods.
     pub(super) fn merge(mut self, other: Self) -> Self {
         self.handlers.extend(other.handlers);
-        self.operations.extend(other.operations);
+        for (path, operations) in other.operations {
+            self.add(path, operations);
+        }
         self
+    }
+
+    fn add(&mut self, path: &'static str, operations: Vec<Operation>) {
+        self.operations.entry(path).or_default().extend(operations);
     }
 
     /// What serves them, with `around` put around the methods of each path.
@@ -239,7 +246,7 @@ impl Operation {
             let contents = body.get("content").and_then(Value::as_object);
             contents.is_some_and(|contents| !contents.contains_key("application/json"))
         });
-        let has_key = self.method != "get" && !takes_a_stream;
+        let has_key = self.method != "get" && !takes_a_stream && path != KEYLESS;
         let mut responses = described.responses();
         if has_key {
             say_replayed(&mut responses);
@@ -319,4 +326,28 @@ fn errors(problem: &str) -> Value {
         ((*name).to_owned(), response)
     });
     Value::Object(all.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn nothing() -> super::super::describe::NoContent {
+        super::super::describe::NoContent
+    }
+
+    #[test]
+    fn a_path_of_two_groups_has_the_methods_of_both() {
+        let one = Routes::new().route("/a", get("read", "Read.", nothing));
+        let two = Routes::new()
+            .route("/a", post("do_it", "Do it.", nothing))
+            .route("/a", put("set", "Set.", nothing));
+        let both = one.merge(two);
+        let document = both.document();
+        for (method, name) in [("get", "read"), ("post", "do_it"), ("put", "set")] {
+            assert_eq!(document["paths"]["/a"][method]["operationId"], name);
+        }
+        // As the router has it: it would refuse a method that is there twice.
+        drop(both.into_router(|methods| methods));
+    }
 }

@@ -176,9 +176,12 @@ pub(super) async fn close(
     let store = state.store.for_call(keyed.done::<()>());
     let gateway = Arc::clone(&state.counted.gateway);
     let work = async move {
-        store.close_session(tenant, id).await?;
-        gateway.drop_session(id);
-        Ok(())
+        let closed = store.close_session(tenant, id).await;
+        // Also if an attempt before has closed it, which is answered after this.
+        if matches!(closed, Ok(()) | Err(store::StoreError::Settled)) {
+            gateway.drop_session(id);
+        }
+        closed
     };
     state.to_end(work).await?;
     tracing::info!(session = %id, "session closed");

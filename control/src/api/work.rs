@@ -17,6 +17,10 @@ use crate::status::ApiError;
 /// Most calls that run to their end, with those whose callers have gone.
 const LASTING_MAX: usize = CALLS_MAX;
 
+/// Most calls with keys that run to their end. What such a call does runs to its end, too, and has its place
+/// among the others: of one bound for both, those that see to keys could leave nothing for what they do.
+const KEYED_MAX: usize = CALLS_MAX;
+
 /// Most calls that read much at a time. Each takes a processor, and has some MiB in memory.
 const READS_MAX: usize = 8;
 
@@ -35,6 +39,7 @@ pub(super) struct Work {
     tasks: Tasks,
     clock: Arc<dyn Clock>,
     lasting: Arc<Semaphore>,
+    keyed: Arc<Semaphore>,
     reads: Turns,
 }
 
@@ -100,6 +105,7 @@ impl Work {
             tasks,
             clock,
             lasting: Arc::new(Semaphore::new(LASTING_MAX)),
+            keyed: Arc::new(Semaphore::new(KEYED_MAX)),
             reads: Turns::new("calls that read much", READS_MAX, WAITING_MAX),
         }
     }
@@ -114,10 +120,35 @@ impl Work {
         T: Send + 'static,
         F: Future<Output = Result<T, ApiError>> + Send + 'static,
     {
+        self.among(&self.lasting, work)
+    }
+
+    /// As [`to_end`](Self::to_end), for what sees to the key of a call and may run others to their end.
+    ///
+    /// # Cancellation
+    ///
+    /// Safe to drop: the work goes on.
+    pub(super) fn keyed_to_end<'a, T, F>(&'a self, work: F) -> BoxFuture<'a, Result<T, ApiError>>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, ApiError>> + Send + 'static,
+    {
+        self.among(&self.keyed, work)
+    }
+
+    fn among<'a, T, F>(
+        &'a self,
+        places: &'a Arc<Semaphore>,
+        work: F,
+    ) -> BoxFuture<'a, Result<T, ApiError>>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, ApiError>> + Send + 'static,
+    {
         // It can be large.
         let work = Box::pin(work);
         Box::pin(async move {
-            let permit = Arc::clone(&self.lasting).try_acquire_owned();
+            let permit = Arc::clone(places).try_acquire_owned();
             let permit =
                 permit.map_err(|_| ApiError::not_ready("too many calls at once: try again"))?;
             let (done, result) = tokio::sync::oneshot::channel();

@@ -25,6 +25,7 @@ use crate::failure::FailureKind;
 use crate::output;
 use crate::place::{Metadata, Purpose};
 use crate::server::of_open_chunks;
+use crate::settings::ChunkSettings;
 use crate::tier::Content;
 
 /// Exit code if something is wrong with the data.
@@ -37,7 +38,8 @@ const NODE_CACHE_BYTES: usize = 64 << 20;
 const KEYS_BETWEEN: u64 = 200_000;
 
 pub(super) fn run(args: &cli::Check, json: bool) -> Result<u8, Failure> {
-    let dir = DataDir::look_at(&args.data_dir)?;
+    let settings = args.data.clone().settings()?;
+    let dir = DataDir::look_at(&settings.data_dir)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     // Several threads: whether a shared chunk is there is asked from within a check.
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -45,12 +47,12 @@ pub(super) fn run(args: &cli::Check, json: bool) -> Result<u8, Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::io("start", &error))?;
-    let place = args.metadata.clone();
-    let opened = metadata_of(&dir, place, Purpose::Look, Arc::clone(&clock));
+    let objects = settings.objects.clone();
+    let opened = metadata_of(&dir, settings, Purpose::Look, Arc::clone(&clock));
     let metadata = runtime.block_on(opened)?;
     runtime.block_on(metadata.check_is_of(&dir, &clock))?;
     // Nobody else uses it: the directory is locked.
-    let kv = metadata.still(&clock);
+    let kv = metadata.still(&clock)?;
     let is_shared = dir.tier()?.is_shared();
     if is_shared && args.deep {
         let message = "the content of files is shared, and shared content is not verified yet: leave out \
@@ -63,7 +65,7 @@ pub(super) fn run(args: &cli::Check, json: bool) -> Result<u8, Failure> {
         look_at_chunks(&dir)?.map(Arc::new)
     };
     let shared = if is_shared && !args.metadata_only {
-        Some(runtime.block_on(SharedContent::open(&dir, args, &metadata, &clock))?)
+        Some(runtime.block_on(SharedContent::open(&dir, &objects, &metadata, &clock))?)
     } else {
         None
     };
@@ -149,16 +151,14 @@ struct SharedContent {
 impl SharedContent {
     async fn open(
         dir: &DataDir,
-        args: &cli::Check,
+        settings: &ChunkSettings,
         metadata: &Metadata,
         clock: &Arc<dyn Clock>,
     ) -> Result<Self, Failure> {
         let rng = Rng::system().map_err(|error| Failure::io("read random numbers", &error))?;
         let (kv, clock, rng) = (metadata.kv(), Arc::clone(clock), Arc::new(rng));
         let tier = dir.tier()?;
-        let mut given = args.metadata.clone().given();
-        given.chunks = Some(tier.clone());
-        let objects = tier.connect(&given.complete()?.objects, &clock, &rng)?;
+        let objects = tier.connect(settings, &clock, &rng)?;
         let options = SharedOptions {
             // Nothing is changed.
             packers: 0,

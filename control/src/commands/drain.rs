@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use base::{Clock, SystemClock};
+
 use super::client;
 use crate::cli::Drain as DrainArgs;
-use crate::client::Client;
+use crate::client::{Client, Look};
 use crate::data_dir::ControlFile;
 use crate::failure::{Failure, FailureKind};
 use crate::output;
@@ -13,6 +15,12 @@ use crate::units::Period;
 
 /// Looks at a server that ends, each of which waits for half a second: more than the longest delay.
 const LOOKS_MAX: u32 = 10_000;
+
+/// Between two looks at a server that cannot be seen.
+const UNSEEN_PAUSE: Duration = Duration::from_millis(500);
+
+/// How long it may be unseen without a break, beside the time for which it serves on.
+const UNSEEN_PATIENCE: Duration = Duration::from_secs(120);
 
 /// Looks at a process that has only its store to close.
 const CLOSING_LOOKS_MAX: u32 = 1200;
@@ -24,7 +32,8 @@ pub(super) fn run(args: &DrainArgs, json: bool) -> Result<(), Failure> {
     let client = client(&args.server)?;
     let asked: Drain = client.post("/v1/drain", &serde_json::json!({}))?;
     if args.wait {
-        wait(&client, &asked)?;
+        let delay = Duration::from_millis(asked.delay_ms);
+        wait(&client, &asked, delay.saturating_add(UNSEEN_PATIENCE))?;
     }
     if json {
         return output::json(&serde_json::json!({ "ended": args.wait, "asked": asked }));
@@ -39,23 +48,40 @@ pub(super) fn run(args: &DrainArgs, json: bool) -> Result<(), Failure> {
 }
 
 /// Waits until the server has ended. While it answers it has not; another that answers in its place
-/// does not end.
-fn wait(client: &Client, asked: &Drain) -> Result<(), Failure> {
+/// does not end. It may be unseen for `patience`, behind something that answers for it.
+fn wait(client: &Client, asked: &Drain, patience: Duration) -> Result<(), Failure> {
+    let clock = SystemClock::new();
+    let mut seen = clock.monotonic();
     let mut last = asked.clone();
+    let line = output::ProgressLine;
     for _ in 0..LOOKS_MAX {
-        output::progress_note(&shown(&last));
-        match client.get::<Drain>("/v1/drain") {
-            Ok(now) if now.state == DrainState::Serving => return Ok(()),
-            Ok(now) => last = now,
-            // Nobody is there any more; on this machine the process is seen to end, too.
-            Err(failure) if failure.kind == FailureKind::Retry => {
-                return client.control().map_or(Ok(()), closed);
+        line.show(&shown(&last));
+        match client.look::<Drain>("/v1/drain")? {
+            Look::There(now) if now.state == DrainState::Serving => return Ok(()),
+            Look::There(now) => {
+                last = now;
+                seen = clock.monotonic();
             }
-            Err(failure) => return Err(failure),
+            // On this machine the process is seen to end, too.
+            Look::Gone => return client.control().map_or(Ok(()), closed),
+            Look::Unseen(why) => {
+                if clock.monotonic().saturating_sub(seen) >= patience {
+                    return Err(unseen(&why));
+                }
+                std::thread::park_timeout(UNSEEN_PAUSE);
+            }
         }
     }
     let message = "the server has not ended yet: `GET /v1/drain` and its log tell what it does";
     Err(Failure::new(FailureKind::Retry, message))
+}
+
+fn unseen(why: &str) -> Failure {
+    let message = format!(
+        "the server ends, and whether it has ended cannot be seen ({why}): give its own address, not \
+         that of a balancer"
+    );
+    Failure::new(FailureKind::Retry, message)
 }
 
 /// Waits until the process that wrote `control` is gone: with it everything is closed.
@@ -112,7 +138,9 @@ mod tests {
         let server = Told::new(move |_, _| match calls.fetch_add(1, Ordering::SeqCst) {
             0 => (202, answer("draining")),
             1 => (200, answer("draining")),
-            2 => (200, answer("stopping")),
+            // A balancer, which knows of no server that is ready.
+            2 => (503, "no server".into()),
+            3 => (200, answer("stopping")),
             _ => (200, answer("serving")),
         });
         let args = DrainArgs {
@@ -120,7 +148,7 @@ mod tests {
             server: server.args(),
         };
         assert_eq!(run(&args, true), Ok(()));
-        assert_eq!(server.heard().len(), 4);
+        assert_eq!(server.heard().len(), 5);
         let server = Told::new(|_, _| (403, "{\"detail\":\"no\"}".into()));
         let args = DrainArgs {
             wait: true,
@@ -128,6 +156,29 @@ mod tests {
         };
         assert_eq!(run(&args, true).unwrap_err().kind, FailureKind::Denied);
         server.heard();
+    }
+
+    #[test]
+    fn what_cannot_be_seen_has_not_ended_and_is_not_waited_for_for_ever() {
+        let asked: Drain = serde_json::from_str(&answer("draining")).unwrap();
+        for status in [429, 502, 503, 504] {
+            let server = Told::new(move |_, _| (status, String::new()));
+            let failure = wait(&server.client(), &asked, Duration::ZERO).unwrap_err();
+            assert_eq!(failure.kind, FailureKind::Retry);
+            assert!(failure.message.contains("its own address"), "{failure}");
+            assert!(failure.message.contains(&status.to_string()), "{failure}");
+            assert_eq!(server.heard().len(), 1);
+        }
+        // One that takes connections and answers nothing, and one that takes none.
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let api = listener.local_addr().unwrap().to_string();
+        let client = Client::find(Some(&api), Some("token"), std::path::Path::new("/none"));
+        let client = client.unwrap();
+        let closes = std::thread::Builder::new().spawn(move || drop(listener.accept()));
+        let failure = wait(&client, &asked, Duration::ZERO).unwrap_err();
+        assert!(failure.message.contains("its own address"), "{failure}");
+        closes.unwrap().join().unwrap();
+        assert_eq!(wait(&client, &asked, Duration::ZERO), Ok(()));
     }
 
     #[test]

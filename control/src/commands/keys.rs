@@ -6,30 +6,33 @@ use base::{Clock, Rng, SystemClock};
 use metadata::record::workspace::HandleKeysRecord;
 
 use super::metadata_of;
-use crate::cli::{KeysCommand, MetadataArgs};
+use crate::cli::KeysCommand;
 use crate::data_dir::DataDir;
 use crate::failure::Failure;
 use crate::output;
 use crate::place::Purpose;
 use crate::server::of_store;
+use crate::settings::Settings;
 
 pub(super) fn run(command: KeysCommand, json: bool) -> Result<(), Failure> {
     match command {
-        KeysCommand::Rotate { data_dir, metadata } => {
-            rotate(&DataDir::open(&data_dir)?, metadata, json)
+        KeysCommand::Rotate { data } => {
+            let settings = data.settings()?;
+            rotate(&DataDir::open(&settings.data_dir)?, settings, json)
         }
     }
 }
 
 /// Makes the key that the next server signs file handles with.
-fn rotate(dir: &DataDir, place: MetadataArgs, json: bool) -> Result<(), Failure> {
+fn rotate(dir: &DataDir, settings: Settings, json: bool) -> Result<(), Failure> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let rng = Rng::system().map_err(|error| Failure::io("read random numbers", &error))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::io("start", &error))?;
-    let metadata = runtime.block_on(metadata_of(dir, place, Purpose::Use, Arc::clone(&clock)))?;
+    let metadata =
+        runtime.block_on(metadata_of(dir, settings, Purpose::Use, Arc::clone(&clock)))?;
     let rotated: Result<HandleKeysRecord, Failure> = runtime.block_on(async {
         let store = metadata
             .store(dir, (&dir.tier()?, None), clock, Arc::new(rng))

@@ -28,11 +28,12 @@ use std::sync::Arc;
 use base::Clock;
 use metadata::kv::embedded::EmbeddedOptions;
 
-use crate::cli::{Cli, Command, MetadataArgs, ServerArgs};
+use crate::cli::{Cli, Command, ServerArgs};
 use crate::client::Client;
 use crate::data_dir::DataDir;
 use crate::failure::{Failure, FailureKind};
 use crate::place::{Metadata, Place, Purpose};
+use crate::settings::Settings;
 
 /// Runs a command; gives the exit code.
 pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
@@ -72,13 +73,10 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
 /// The metadata store of a data directory, for a command that opens it by itself.
 async fn metadata_of(
     dir: &DataDir,
-    args: MetadataArgs,
+    settings: Settings,
     purpose: Purpose,
     clock: Arc<dyn Clock>,
 ) -> Result<Metadata, Failure> {
-    let mut given = args.given();
-    given.chunks = Some(dir.tier()?);
-    let settings = given.complete()?;
     dir.check_place(&settings.metadata)?;
     match settings.metadata {
         Place::Embedded => {

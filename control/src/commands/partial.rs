@@ -3,10 +3,11 @@
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File};
 use std::io::{Error, ErrorKind};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
 
 use crate::failure::{Failure, FailureKind};
 use crate::files::remove_tree;
@@ -75,16 +76,56 @@ impl Partial {
     }
 
     fn put_in_place(&self, force: bool) -> Result<(), Failure> {
-        let flags = if force {
-            RenameFlags::empty()
+        let placed = if force {
+            std::fs::rename(&self.path, &self.dest)
         } else {
-            RenameFlags::NOREPLACE
+            let flags = RenameFlags::NOREPLACE;
+            match renameat_with(CWD, &self.path, CWD, &self.dest, flags) {
+                // NFS clients and some others have no such rename.
+                Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => self.put_where_nothing_is(),
+                renamed => renamed.map_err(Error::from),
+            }
         };
-        let renamed = renameat_with(CWD, &self.path, CWD, &self.dest, flags);
-        renamed.map_err(|error| {
+        placed.map_err(|error| {
             let dest = self.dest.display();
-            Failure::io(format_args!("put {dest} in place"), &error.into())
+            Failure::io(format_args!("put {dest} in place"), &error)
         })
+    }
+
+    /// Puts it in its place without a rename that replaces nothing. What is there, or is made there
+    /// meanwhile, stays as it is. If this process is killed in between, a file may be left with both
+    /// names, and of a directory an empty one in its place.
+    fn put_where_nothing_is(&self) -> Result<(), Error> {
+        if self.is_dir {
+            // Who makes it has it; a rename replaces it as long as nothing is in it.
+            DirBuilder::new().mode(0o700).create(&self.dest)?;
+            return std::fs::rename(&self.path, &self.dest).inspect_err(|_| {
+                // Goes only if it is empty still.
+                drop(std::fs::remove_dir(&self.dest));
+            });
+        }
+        match std::fs::hard_link(&self.path, &self.dest) {
+            // A server that is asked twice, as its answer was lost, says so of what it did itself.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && self.is_in_place() => {}
+            linked => linked?,
+        }
+        std::fs::remove_file(&self.path).or_else(|error| {
+            // It is not to be in its place if that is called a failure.
+            match error.kind() {
+                ErrorKind::NotFound => Ok(()),
+                _ => std::fs::remove_file(&self.dest).and(Err(error)),
+            }
+        })
+    }
+
+    /// Whether both names are those of one file.
+    fn is_in_place(&self) -> bool {
+        let identity = |path: &Path| {
+            let found = std::fs::symlink_metadata(path).ok()?;
+            Some((found.dev(), found.ino()))
+        };
+        let own = identity(&self.path);
+        own.is_some() && own == identity(&self.dest)
     }
 
     /// Nobody but us knows of it.
@@ -116,6 +157,7 @@ fn beside(dest: &Path) -> Result<PathBuf, Failure> {
 mod tests {
     use super::*;
     use std::fs;
+    use std::io::Write;
 
     fn names(place: &Path) -> Vec<OsString> {
         let names = fs::read_dir(place).unwrap();
@@ -147,6 +189,47 @@ mod tests {
         partial.end(Ok(()), true).unwrap();
         assert_eq!(names(place), ["dir", "file"]);
         assert!(Partial::file(Path::new("/")).is_err());
+    }
+
+    /// As where the file system has no rename that replaces nothing.
+    #[test]
+    fn nothing_is_replaced_without_a_rename_that_says_so() {
+        let place = tempfile::tempdir().unwrap();
+        let place = place.path();
+        let (file, dir) = (place.join("file"), place.join("dir"));
+        let make_file = || {
+            let (partial, mut made) = Partial::file(&file).unwrap();
+            made.write_all(b"whole").unwrap();
+            partial
+        };
+        let make_dir = || {
+            let partial = Partial::directory(&dir, 0o711).unwrap();
+            fs::write(partial.path().join("in it"), b"x").unwrap();
+            partial
+        };
+        make_file().put_where_nothing_is().unwrap();
+        assert_eq!(fs::read(&file).unwrap(), b"whole");
+        make_dir().put_where_nothing_is().unwrap();
+        assert_eq!(names(&dir), ["in it"]);
+        assert_eq!(fs::metadata(&dir).unwrap().mode() & 0o777, 0o711);
+        assert_eq!(names(place), ["dir", "file"]);
+        // What is there stays, an empty directory, too.
+        fs::write(&file, b"theirs").unwrap();
+        fs::remove_file(dir.join("in it")).unwrap();
+        for partial in [make_file(), make_dir()] {
+            let error = partial.put_where_nothing_is().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+            partial.remove().unwrap();
+        }
+        assert_eq!(fs::read(&file).unwrap(), b"theirs");
+        assert!(names(&dir).is_empty());
+        assert_eq!(names(place), ["dir", "file"]);
+        // It was done by a call whose answer was lost.
+        fs::remove_file(&file).unwrap();
+        let partial = make_file();
+        fs::hard_link(partial.path(), &file).unwrap();
+        partial.put_where_nothing_is().unwrap();
+        assert_eq!(names(place), ["dir", "file"]);
     }
 
     #[test]

@@ -39,16 +39,12 @@ pub(super) fn serve(serve: cli::Serve, json: bool) -> Result<(), Failure> {
 }
 
 fn settings(given: Given, config: Option<&Path>) -> Result<Settings, Failure> {
-    let file = match config {
-        Some(path) => Given::read(path)?,
-        None => Given::default(),
-    };
     // What everybody knows from other programs is worth more than nothing.
     let usual = Given {
         log: std::env::var("RUST_LOG").ok().filter(|log| !log.is_empty()),
         ..Given::default()
     };
-    given.or(file).or(usual).complete()
+    given.or_of(config)?.or(usual).complete()
 }
 
 fn run(settings: &Settings, furnish: Furnish, json: bool) -> Result<(), Failure> {

@@ -220,7 +220,8 @@ mod tests {
         let (one, three) = (name(1).1, name(3).1);
         let body = |chunk, piece| keyspace::body(domain, chunk, piece);
         let at = |chunk| keyspace::place(domain, chunk);
-        type Case<'c> = (Vec<u8>, Option<&'c [u8]>, &'c str);
+        /// A key, the value that it gets, and what is found.
+        type Case<'a> = (Vec<u8>, Option<&'a [u8]>, &'a str);
         let cases: [Case<'_>; 10] = [
             (
                 body(two, 1),

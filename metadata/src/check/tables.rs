@@ -2,7 +2,7 @@
 //! there.
 
 use base::limits::INODE_BLOCK;
-use base::{SessionId, TenantId, WorkspaceId};
+use base::{GatewayId, SessionId, TenantId, WorkspaceId};
 use bytes::Bytes;
 
 use super::reader::Scan;
@@ -13,6 +13,7 @@ use crate::kv::{KeyRange, KvError};
 use crate::layers::{LayerId, untag};
 use crate::record::RecordError;
 use crate::record::changed::ChangedRecord;
+use crate::record::gateway::{LeaseRecord, NoticeRecord};
 use crate::record::session::{FlushRecord, OwnerRecord, ReplyRecord, SessionRecord};
 use crate::record::workspace::{
     DATA_VERSION, FormatRecord, HandleKeysRecord, TenantRecord, TicketRecord, TokenRecord,
@@ -235,6 +236,17 @@ impl Checker<'_> {
         Ok(())
     }
 
+    fn check_gateway(&mut self, key: &Key, id: GatewayId, value: &Bytes) {
+        let checked = match key {
+            Key::Lease(_) => LeaseRecord::decode(value).map(drop),
+            _ => NoticeRecord::decode(value).map(drop),
+        };
+        if let Err(error) = checked {
+            let place = format!("records of gateway {}", id.raw());
+            self.report.add(place, error.to_string(), Remedy::Release);
+        }
+    }
+
     async fn check_key(
         &mut self,
         key: Key,
@@ -290,6 +302,7 @@ impl Checker<'_> {
             Key::Deletion(id) => self.check_deletion(id, value).await?,
             Key::Call(tenant, _) => self.check_call(tenant, value).await?,
             Key::CallTotal(tenant, what) => self.check_call_total(tenant, what, value).await?,
+            Key::Lease(id) | Key::Notice(id, _) => self.check_gateway(&key, id, value),
             Key::Place(..)
             | Key::Body(..)
             | Key::Pack(_)

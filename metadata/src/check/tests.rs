@@ -21,7 +21,7 @@ use crate::record::operation::{Action, Cause};
 use crate::record::reference::{RefChange, RefKind, RefLogRecord, RefName, RefState};
 use crate::record::session::Identity;
 use crate::session::{
-    Fence, FlushBatch, FlushError, OwnError, StoredReply, fold, frozen, load, take_over,
+    Fence, FlushBatch, FlushError, OwnError, StoredReply, Taker, fold, frozen, load, take_over,
 };
 use crate::stat::{FileKind, SetAttrs};
 use crate::store::{ForkSession, NewCommit, NewWorkspace, OpenSession, Store};
@@ -79,8 +79,7 @@ impl World {
             kv.as_ref(),
             &MemoryTrees::new(Arc::clone(&nodes)),
             session,
-            GatewayId::new(7),
-            1,
+            Taker::alone(GatewayId::new(7), 1),
         )
         .await
         .unwrap();
@@ -530,7 +529,13 @@ async fn a_closed_session_leaves_nothing_and_stays_closed() {
         assert!(matches!(flushed.await, Err(FlushError::Fenced)));
     }
     let trees = MemoryTrees::default();
-    let taken = take_over(world.kv.as_ref(), &trees, id, GatewayId::new(7), 1).await;
+    let taken = take_over(
+        world.kv.as_ref(),
+        &trees,
+        id,
+        Taker::alone(GatewayId::new(7), 1),
+    )
+    .await;
     assert!(matches!(taken, Err(OwnError::NotFound)));
     assert_eq!(left(&world).await, 0);
     assert!(world.check().await.is_clean());

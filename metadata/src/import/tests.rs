@@ -4,7 +4,7 @@ use base::{DomainId, GatewayId, ManualClock, Rng};
 
 use super::*;
 use crate::kv::memory::MemoryKv;
-use crate::session::take_over;
+use crate::session::{Taker, take_over};
 use crate::store::NewWorkspace;
 use crate::tree::{MemoryNodes, MemoryTrees, TreeKeys, Trees};
 
@@ -42,7 +42,13 @@ impl World {
         let opened = store.open_staging(TenantId::DEFAULT, id, ("", None), 60);
         let session = opened.await.unwrap();
         let trees = MemoryTrees::new(Arc::new(MemoryNodes::new()));
-        let owned = take_over(kv.as_ref(), &trees, session, GatewayId::new(1), 1).await;
+        let owned = take_over(
+            kv.as_ref(),
+            &trees,
+            session,
+            Taker::alone(GatewayId::new(1), 1),
+        )
+        .await;
         let now = Timestamp::new(1_000_000, 0);
         let import = Import::begin(kv, store, owned.unwrap(), old, now).await;
         Self {

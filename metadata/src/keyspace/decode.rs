@@ -1,6 +1,7 @@
 //! Reading any key of the store: what `check` needs.
 
-use base::{ChunkId, CommitId, DomainId, OperationId, SessionId, TenantId, Timestamp, WorkspaceId};
+use base::WorkspaceId;
+use base::{ChunkId, CommitId, DomainId, GatewayId, OperationId, SessionId, TenantId, Timestamp};
 
 use super::image::{self, ImageKey};
 use super::{KeyError, KeyReader, session_table, shared_table, spread, table};
@@ -67,6 +68,10 @@ pub enum Key {
     Call(TenantId, [u8; 32]),
     /// A total of a tenant's calls.
     CallTotal(TenantId, u8),
+    /// A gateway's lease.
+    Lease(GatewayId),
+    /// What a gateway is told of a session.
+    Notice(GatewayId, SessionId),
     /// Where a chunk is.
     Place(DomainId, ChunkId),
     /// A part of a staged chunk.
@@ -135,6 +140,7 @@ pub fn decode(key: &[u8]) -> Result<Key, KeyError> {
         table::DELETION => Key::Deletion(WorkspaceId::new(fields.u64()?)),
         table::CALL => Key::Call(TenantId::new(fields.u64()?), fields.array()?),
         table::CALL_TOTAL => Key::CallTotal(TenantId::new(fields.u64()?), fields.u8()?),
+        table::LEASE | table::NOTICE => gateway(table, &mut fields)?,
         table::PLACE | table::BODY | table::PACK | table::SHARED => shared(table, &mut fields)?,
         table::REF => {
             let workspace = WorkspaceId::new(fields.u64()?);
@@ -201,6 +207,14 @@ fn shared(table: u8, fields: &mut KeyReader<'_>) -> Result<Key, KeyError> {
     })
 }
 
+fn gateway(table: u8, fields: &mut KeyReader<'_>) -> Result<Key, KeyError> {
+    let gateway = GatewayId::new(fields.u64()?);
+    if table == table::LEASE {
+        return Ok(Key::Lease(gateway));
+    }
+    Ok(Key::Notice(gateway, SessionId::new(fields.u64()?)))
+}
+
 fn session(fields: &mut KeyReader<'_>) -> Result<SessionId, KeyError> {
     let (found, session) = (fields.array()?, SessionId::new(fields.u64()?));
     if found == spread(session) {
@@ -222,7 +236,7 @@ mod tests {
     use super::super::session_changed;
     use super::super::session_of;
     use super::super::{body, cycle, pack, place, staged_bytes, tier};
-    use super::super::{call, call_total};
+    use super::super::{call, call_total, lease, notice};
     use super::super::{commit, operation, operation_log, ref_log, reference};
     use super::super::{deletion, grown, pin, retention};
     use super::super::{delta, handle_keys, inodes, layer_user, session_flush, session_meta};
@@ -260,6 +274,8 @@ mod tests {
             Key::Deletion(workspace) => deletion(*workspace),
             Key::Call(tenant, hash) => call(*tenant, hash),
             Key::CallTotal(tenant, what) => call_total(*tenant, *what),
+            Key::Lease(gateway) => lease(*gateway),
+            Key::Notice(gateway, session) => notice(*gateway, *session),
             Key::Place(domain, chunk) => place(*domain, *chunk),
             Key::Body(domain, chunk, piece) => body(*domain, *chunk, *piece),
             Key::Pack(id) => pack(*id),
@@ -322,6 +338,8 @@ mod tests {
             Key::Deletion(workspace),
             Key::Call(tenant, [12; 32]),
             Key::CallTotal(tenant, 1),
+            Key::Lease(GatewayId::new(13)),
+            Key::Notice(GatewayId::new(13), session),
             Key::Place(DomainId::new(1), ChunkId::new([1; 32])),
             Key::Body(DomainId::new(1), ChunkId::new([1; 32]), 2),
             Key::Pack(PackId([3; 16])),

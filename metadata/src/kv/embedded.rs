@@ -63,6 +63,10 @@ pub struct EmbeddedOptions {
     /// Errors for the file's device to have.
     #[cfg(any(test, feature = "testing"))]
     pub faults: Option<Arc<DiskFaults>>,
+    /// The file is never made smaller, however full the machine's device is. Reads fail while it
+    /// is, and what a test sees would depend on the device.
+    #[cfg(any(test, feature = "testing"))]
+    pub keeps_size: bool,
 }
 
 impl Default for EmbeddedOptions {
@@ -73,6 +77,8 @@ impl Default for EmbeddedOptions {
             verify_on_open: true,
             #[cfg(any(test, feature = "testing"))]
             faults: None,
+            #[cfg(any(test, feature = "testing"))]
+            keeps_size: false,
         }
     }
 }

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use base::Clock;
-use base::limits::KV_TRANSACTION_BYTES_MAX;
+use base::limits::{FDB_PREFIX_BYTES_MAX, FDB_TIMEOUT_DEFAULT, KV_TRANSACTION_BYTES_MAX};
 use foundationdb::options::{DatabaseOption, TransactionOption};
 use foundationdb::{Database, FdbError};
 
@@ -32,8 +32,8 @@ use self::transaction::FdbTransaction;
 use super::calls::KvCalls;
 use super::{Kv, KvError, Transaction, Version};
 
-/// Longest prefix of an installation's keys, in bytes: it is a part of every key.
-pub const PREFIX_BYTES_MAX: usize = 64;
+/// Longest prefix of an installation's keys, in bytes, with the NUL that ends it.
+const PREFIX_BYTES_MAX: usize = FDB_PREFIX_BYTES_MAX + 1;
 
 /// Largest file that says where a cluster is, in bytes.
 const CLUSTER_FILE_BYTES_MAX: u64 = 100_000;
@@ -44,20 +44,15 @@ pub struct FdbOptions {
     /// The file that says where the cluster is; without it the client's default: the file that
     /// `FDB_CLUSTER_FILE` names, `fdb.cluster` here, or `/etc/foundationdb/fdb.cluster`.
     pub cluster_file: Option<PathBuf>,
-    /// What all keys begin with, so that several installations share a cluster.
+    /// What all keys begin with, so that several installations share a cluster. None may be the
+    /// beginning of another's.
     pub prefix: Vec<u8>,
     /// How long one transaction may take, from its begin, before its calls fail.
     pub timeout: Duration,
     /// How long the cluster may take to answer when the store is opened.
     pub open_timeout: Duration,
-    /// Attempts that the library may make by itself, where it does.
-    pub retry_limit: i32,
-    /// Longest pause between such attempts.
-    pub retry_delay_max: Duration,
     /// Most affected bytes of a transaction.
     pub transaction_bytes_max: usize,
-    /// Most watches at a time.
-    pub watches_max: i32,
     /// TLS and traces, for the whole process.
     pub network: NetworkOptions,
 }
@@ -67,12 +62,9 @@ impl Default for FdbOptions {
         Self {
             cluster_file: None,
             prefix: Vec::new(),
-            timeout: Duration::from_secs(10),
-            open_timeout: Duration::from_secs(10),
-            retry_limit: 50,
-            retry_delay_max: Duration::from_secs(1),
+            timeout: FDB_TIMEOUT_DEFAULT,
+            open_timeout: FDB_TIMEOUT_DEFAULT,
             transaction_bytes_max: KV_TRANSACTION_BYTES_MAX,
-            watches_max: 10_000,
             network: NetworkOptions::default(),
         }
     }
@@ -88,6 +80,14 @@ pub enum OpenError {
         path.display()
     )]
     ClusterFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A file for TLS cannot be used.
+    #[error("TLS file {}: {why}", path.display())]
+    TlsFile {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
@@ -227,6 +227,15 @@ fn check(options: &FdbOptions) -> Result<(), OpenError> {
             "the prefix of keys may have {PREFIX_BYTES_MAX} bytes and not begin with the byte 255"
         )));
     }
+    let network = &options.network;
+    let tls = [&network.tls_certificate, &network.tls_key, &network.tls_ca];
+    for path in tls.into_iter().flatten() {
+        // The library says what is wrong with it in its trace files only, and goes on without.
+        base::files::open_regular(path).map_err(|error| OpenError::TlsFile {
+            path: path.clone(),
+            why: error.to_string(),
+        })?;
+    }
     match &options.cluster_file {
         Some(path) => check_cluster_file(path),
         None => Ok(()),
@@ -267,10 +276,7 @@ fn connect(options: &FdbOptions) -> Result<Database, OpenError> {
     let bytes_max = i32::try_from(options.transaction_bytes_max).unwrap_or(i32::MAX);
     let settings = [
         DatabaseOption::TransactionTimeout(millis(options.timeout)),
-        DatabaseOption::TransactionRetryLimit(options.retry_limit),
-        DatabaseOption::TransactionMaxRetryDelay(millis(options.retry_delay_max)),
         DatabaseOption::TransactionSizeLimit(bytes_max),
-        DatabaseOption::MaxWatches(options.watches_max),
     ];
     let refused = |error: FdbError| {
         let (message, code) = (error.message(), error.code());

@@ -5,45 +5,28 @@
 //! first of these.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use base::Clock;
+use base::{Clock, Rng};
 use bytes::Bytes;
 
 use super::{
     AtomicOp, Committed, Isolation, KeyRange, Kv, KvError, KvFuture, RangeLimit, RangePage,
     Transaction, Version,
 };
-
-/// Most attempts of a read.
-const ATTEMPTS_MAX: u32 = 5;
-
-/// Pause after the first attempt that failed; doubles with each.
-const PAUSE: Duration = Duration::from_millis(20);
+use crate::transact::{Budget, Transactor};
 
 /// Reads a store that nobody changes. Writes are refused.
 #[derive(Clone, Debug)]
 pub struct StillKv {
-    kv: Arc<dyn Kv>,
-    clock: Arc<dyn Clock>,
+    transactor: Transactor,
 }
 
 impl StillKv {
     /// Reads `kv`.
     #[must_use]
-    pub fn new(kv: Arc<dyn Kv>, clock: Arc<dyn Clock>) -> Self {
-        Self { kv, clock }
-    }
-
-    /// Waits before attempt `attempt + 1` of a read that failed, if there is to be one.
-    async fn again(&self, error: KvError, attempt: &mut u32) -> Result<(), KvError> {
-        let passes = matches!(error, KvError::VersionTooOld | KvError::Unavailable(_));
-        if !passes || *attempt >= ATTEMPTS_MAX {
-            return Err(error);
-        }
-        self.clock.sleep(PAUSE * (1 << *attempt)).await;
-        *attempt += 1;
-        Ok(())
+    pub fn new(kv: Arc<dyn Kv>, clock: Arc<dyn Clock>, rng: Arc<Rng>) -> Self {
+        let transactor = Transactor::new(kv, clock, rng);
+        Self { transactor }
     }
 }
 
@@ -56,22 +39,17 @@ impl Kv for StillKv {
 /// The handle is its own transaction: it holds nothing.
 impl Transaction for StillKv {
     fn read_version(&self) -> KvFuture<'_, Version> {
-        let transaction = self.kv.begin();
+        let transaction = self.transactor.kv().begin();
         Box::pin(async move { transaction.read_version().await })
     }
 
     fn set_read_version(&mut self, _version: Version) {}
 
     fn get<'a>(&'a self, key: &'a [u8], isolation: Isolation) -> KvFuture<'a, Option<Bytes>> {
-        Box::pin(async move {
-            let mut attempt = 1;
-            loop {
-                match self.kv.begin().get(key, isolation).await {
-                    Ok(value) => return Ok(value),
-                    Err(error) => self.again(error, &mut attempt).await?,
-                }
-            }
-        })
+        let read = self.transactor.transact(Budget::default(), move |txn, _| {
+            Box::pin(async move { txn.get(key, isolation).await })
+        });
+        Box::pin(read)
     }
 
     fn get_range<'a>(
@@ -80,15 +58,10 @@ impl Transaction for StillKv {
         limit: RangeLimit,
         isolation: Isolation,
     ) -> KvFuture<'a, RangePage> {
-        Box::pin(async move {
-            let mut attempt = 1;
-            loop {
-                match self.kv.begin().get_range(range, limit, isolation).await {
-                    Ok(page) => return Ok(page),
-                    Err(error) => self.again(error, &mut attempt).await?,
-                }
-            }
-        })
+        let read = self.transactor.transact(Budget::default(), move |txn, _| {
+            Box::pin(async move { txn.get_range(range, limit, isolation).await })
+        });
+        Box::pin(read)
     }
 
     fn set(&mut self, _key: &[u8], _value: &[u8]) {}
@@ -107,8 +80,12 @@ impl Transaction for StillKv {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+    use std::time::Duration;
+
     use base::{ManualClock, Timestamp};
 
+    use super::super::faulty::{FaultRates, FaultyKv};
     use super::super::memory::MemoryKv;
     use super::*;
 
@@ -119,7 +96,8 @@ mod tests {
         let mut writer = kv.begin();
         writer.set(b"a", b"1");
         writer.commit().await.unwrap();
-        let still = StillKv::new(Arc::new(kv), clock.clone());
+        let rng = Arc::new(Rng::seeded(1));
+        let still = StillKv::new(Arc::new(kv), clock.clone(), rng);
         let reader = still.begin();
         assert!(reader.get(b"a", Isolation::Snapshot).await.is_ok());
         clock.advance(Duration::from_secs(60));
@@ -131,35 +109,41 @@ mod tests {
         assert!(matches!(refused.commit().await, Err(KvError::Usage(_))));
     }
 
-    /// Fails as often as told, then reads.
-    #[derive(Clone, Debug)]
-    struct Failing(MemoryKv, Arc<std::sync::atomic::AtomicU32>);
-
-    impl Kv for Failing {
-        fn begin(&self) -> Box<dyn Transaction> {
-            use std::sync::atomic::Ordering;
-            let left = self.1.load(Ordering::Relaxed);
-            if left == 0 {
-                return self.0.begin();
-            }
-            self.1.store(left - 1, Ordering::Relaxed);
-            // A store that has crashed cannot serve.
-            let clock = Arc::new(ManualClock::new(Timestamp::EPOCH));
-            let crashed = MemoryKv::new(clock);
-            drop(crashed.reopen());
-            crashed.begin()
-        }
-    }
-
     #[tokio::test]
-    async fn a_moment_of_failure_is_waited_for_and_no_longer() {
-        let clock: Arc<dyn Clock> = Arc::new(base::SystemClock::new());
-        let memory = MemoryKv::new(Arc::clone(&clock));
-        for (failures, reads) in [(ATTEMPTS_MAX - 1, true), (ATTEMPTS_MAX, false)] {
-            let failing = Failing(memory.clone(), Arc::new(failures.into()));
-            let still = StillKv::new(Arc::new(failing), Arc::clone(&clock));
-            let read = still.begin().get(b"a", Isolation::Snapshot).await;
-            assert_eq!(read.is_ok(), reads, "{failures} failures: {read:?}");
+    async fn moments_of_failure_are_waited_for_and_no_longer() {
+        let clock = Arc::new(ManualClock::new(Timestamp::EPOCH));
+        let kv = MemoryKv::new(clock.clone());
+        let faulty = FaultyKv::new(Arc::new(kv), 1, FaultRates::default());
+        let rng = Arc::new(Rng::seeded(1));
+        let still = StillKv::new(Arc::new(faulty.clone()), clock.clone(), rng);
+        for (too_old, unavailable, reads) in [(500, 0, true), (0, 500, true), (0, 1000, false)] {
+            faulty.set_rates(FaultRates {
+                too_old,
+                unavailable,
+                ..FaultRates::default()
+            });
+            let reader = still.begin();
+            let all = KeyRange::prefix(b"");
+            let look = async {
+                for _ in 0..20 {
+                    reader.get(b"a", Isolation::Snapshot).await?;
+                    let page = reader.get_range(&all, RangeLimit::pairs(9), Isolation::Snapshot);
+                    page.await?;
+                }
+                Ok::<(), KvError>(())
+            };
+            let pass = async || -> Infallible {
+                loop {
+                    clock.advance(Duration::from_millis(1));
+                    tokio::task::yield_now().await;
+                }
+            };
+            let looked = tokio::select! {
+                biased;
+                looked = look => looked,
+                never = pass() => match never {},
+            };
+            assert_eq!(looked.is_ok(), reads, "{looked:?}");
         }
     }
 }

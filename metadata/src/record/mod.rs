@@ -9,6 +9,7 @@ pub mod changed;
 pub mod commit;
 pub mod conflict;
 pub mod entry;
+pub mod gateway;
 pub mod inode;
 pub mod operation;
 pub mod place;

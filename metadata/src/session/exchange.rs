@@ -91,8 +91,7 @@ impl Exchange {
         match &self.call {
             Some(call) => call.finish(txn, &()).await.map_err(|error| match error {
                 StoreError::Unavailable(error) => FlushError::Kv(error),
-                // Somebody else has done it.
-                _ => FlushError::Gone,
+                error => FlushError::Call(error),
             }),
             None => Ok(()),
         }

@@ -20,7 +20,7 @@ use crate::kv::{Isolation, KeyRange, Kv, KvError, Transaction, Version};
 use crate::layers::{LayerId, Layers};
 use crate::record::changed::ChangedRecord;
 use crate::record::session::{FlushRecord, OwnerRecord, ReplyRecord, SessionRecord};
-use crate::store::write_changed;
+use crate::store::{StoreError, write_changed};
 
 /// Attempts at one flush before its failure is reported.
 const ATTEMPTS_MAX: u32 = 50;
@@ -79,6 +79,10 @@ pub enum FlushError {
     /// A commit that an exchange of the image names has been removed. Nothing was written.
     #[error("a commit that it names was removed meanwhile")]
     Gone,
+    /// The answer of the call that an exchange of the image is all of cannot be kept: it is done already,
+    /// or its record is damaged. Nothing was written.
+    #[error(transparent)]
+    Call(StoreError),
     /// The device is full. Nothing was written.
     #[error("no space is left for the metadata store")]
     NoSpace,

@@ -11,4 +11,6 @@ pub use flush::{Fence, FlushBatch, FlushError, StoredReply, frozen};
 pub use fold::fold;
 pub use load::{Loaded, load};
 pub(crate) use own::REPLIES_MAX;
-pub use own::{OwnError, Owned, empty_image, session_layers, take_over, tree_of};
+pub use own::{
+    Notice, OwnError, Owned, Taker, empty_image, let_go, session_layers, take_over, tree_of,
+};

@@ -14,7 +14,7 @@ use bytes::Bytes;
 
 use super::{Store, StoreError, damaged};
 use crate::keyspace::{self, Key};
-use crate::kv::{AtomicOp, Isolation, KeyRange, RangeLimit, Transaction};
+use crate::kv::{AtomicOp, Isolation, KeyRange, KvError, RangeLimit, Transaction};
 use crate::record::call::{ANSWER_BYTES_MAX, CallAnswer, CallRecord, CallState, Holder, SECRET};
 use crate::transact::{Attempt, Budget, Earlier};
 
@@ -144,41 +144,38 @@ impl KeyedCall {
     ///
     /// # Errors
     ///
-    /// `Settled` if the call was done by somebody else; nothing must be done then.
+    /// `Settled` if the call is done: by somebody else, or by an attempt of this very transaction whose
+    /// outcome was unknown. Whoever asked may know its answer and have gone on from there, so nothing
+    /// must be done then. `Unavailable` if what was made is not what the answer is about: a mistake in
+    /// the program.
     pub(crate) async fn finish<T: Any + Sync>(
         &self,
         txn: &mut dyn Transaction,
         made: &T,
     ) -> Result<(), StoreError> {
-        let answer = self.describe.as_ref().and_then(|describe| describe(made));
-        match answer {
-            Some((status, body)) => self.write(txn, self.kept(status, &body)).await,
-            None => Ok(()),
-        }
+        let Some(describe) = &self.describe else {
+            return Ok(());
+        };
+        let (status, body) = describe(made).ok_or(KvError::Usage(
+            "a call with a key makes what its answer does not tell of",
+        ))?;
+        self.write(txn, self.kept(status, &body)).await
     }
 
     async fn write(&self, txn: &mut dyn Transaction, answer: CallAnswer) -> Result<(), StoreError> {
         let key = keyspace::call(self.id.tenant, &self.id.key);
         let found = read_call(txn, &key).await?;
         let created = match &found {
+            // Another request has the key by now.
             Some((record, _)) if record.request != self.id.request => {
                 return Err(StoreError::Settled);
             }
             Some((record, _)) if matches!(record.state, CallState::Done(_)) => {
-                // An attempt of this very transaction whose outcome was unknown, or somebody else.
-                let is_ours = record.holder == self.holder;
-                return if is_ours {
-                    Ok(())
-                } else {
-                    Err(StoreError::Settled)
-                };
+                return Err(StoreError::Settled);
             }
-            Some((record, _)) => Some(record.created),
-            None => None,
-        };
-        let Some(created) = created else {
+            Some((record, _)) => record.created,
             // Given back by whoever took the call over, or removed for its age.
-            return Err(StoreError::Settled);
+            None => return Err(StoreError::Settled),
         };
         let record = CallRecord {
             request: self.id.request,
@@ -242,7 +239,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// What `body` returns; `Settled`; or the store fails.
+    /// What `body` returns; `Settled` if the call is done, also by an attempt of this transaction whose
+    /// outcome was unknown; or the store fails.
     pub(super) async fn effect<'env, T, F>(&'env self, body: F) -> Result<T, StoreError>
     where
         T: Any + Send + Sync,
@@ -471,12 +469,14 @@ impl Store {
                             let Ok(Key::Call(tenant, _)) = keyspace::decode(key) else {
                                 continue;
                             };
-                            if !is_old(value, now) {
+                            // One that is damaged is left for `check` to tell.
+                            let record = CallRecord::decode(value);
+                            if !record.is_ok_and(|record| is_old(&record, now)) {
                                 continue;
                             }
                             // Again, so that whoever uses it conflicts.
                             if let Some((record, size)) = read_call(txn, key).await?
-                                && is_old(&record.encode(), now)
+                                && is_old(&record, now)
                             {
                                 remove(txn, tenant, key, size);
                                 count += 1;
@@ -503,10 +503,7 @@ fn begun(now: Timestamp) -> CallState {
 }
 
 /// Whether a key has been kept for long enough, and nobody runs its call.
-fn is_old(record: &[u8], now: Timestamp) -> bool {
-    let Ok(record) = CallRecord::decode(record) else {
-        return false;
-    };
+fn is_old(record: &CallRecord, now: Timestamp) -> bool {
     let is_held = match record.state {
         CallState::Begun { until } => until > now,
         CallState::Done(_) => false,

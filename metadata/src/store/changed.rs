@@ -66,9 +66,8 @@ impl Store {
     /// `NotFound`, or the store fails.
     pub async fn changed(&self, tenant: TenantId, id: SessionId) -> Result<Changed, StoreError> {
         self.session(tenant, id).await?;
-        let txn = self.transactor.kv().begin();
-        // A look of its own, never committed.
-        let kept = kept(&*txn, id).await?;
+        let kept = self.look(|txn| Box::pin(async move { Ok(kept(txn, id).await?) }));
+        let kept = kept.await?;
         let mut all = Vec::new();
         let mut changed = Changed::default();
         for (key, value) in &kept {

@@ -93,17 +93,8 @@ impl Store {
     ///
     /// The store fails.
     pub async fn deletions(&self) -> Result<Vec<DeletionInfo>, StoreError> {
-        // A listing of its own, never committed.
-        let page = self
-            .transactor
-            .kv()
-            .begin()
-            .get_range(
-                &keyspace::deletions(),
-                RangeLimit::pairs(PAGE),
-                Isolation::Snapshot,
-            )
-            .await?;
+        let range = keyspace::deletions();
+        let page = self.page(&range, RangeLimit::pairs(PAGE)).await?;
         let mut deletions = Vec::with_capacity(page.pairs.len());
         for (key, value) in &page.pairs {
             let Ok(Key::Deletion(id)) = keyspace::decode(key) else {
@@ -142,8 +133,7 @@ impl Store {
         // goes first.
         for range in history_of(id) {
             let limit = RangeLimit::pairs(limit.max(1));
-            let begun = self.transactor.kv().begin();
-            let page = begun.get_range(&range, limit, Isolation::Snapshot).await?;
+            let page = self.page(&range, limit).await?;
             let Some((last, _)) = page.pairs.last() else {
                 continue;
             };
@@ -185,13 +175,7 @@ impl Store {
         limit: usize,
     ) -> Result<Vec<SessionId>, StoreError> {
         let range = keyspace::sessions_of_workspace(tenant, id);
-        // A listing of its own, never committed.
-        let page = self
-            .transactor
-            .kv()
-            .begin()
-            .get_range(&range, RangeLimit::pairs(limit), Isolation::Snapshot)
-            .await?;
+        let page = self.page(&range, RangeLimit::pairs(limit)).await?;
         session_ids(&page.pairs)
     }
 }

@@ -5,7 +5,7 @@ use bytes::Bytes;
 
 use super::{Store, StoreError};
 use crate::keyspace;
-use crate::kv::{Isolation, KeyRange, RangeLimit, pairs_of};
+use crate::kv::{KeyRange, RangeLimit};
 
 /// Digits of an id, in hexadecimal.
 pub const SESSION_DIGITS: usize = 16;
@@ -79,12 +79,10 @@ impl Store {
         last: u64,
     ) -> Result<Vec<SessionId>, StoreError> {
         let mut range = keyspace::sessions_of_tenant(tenant);
-        let txn = self.transactor.kv().begin();
         let mut found = Vec::new();
         for _ in 0..LOOKS_MAX {
-            // A look of its own, never committed.
-            let limit = RangeLimit::pairs(1);
-            let pairs = pairs_of(&*txn, range.clone(), limit, Isolation::Snapshot).await?;
+            // Each a transaction of its own: so many do not end while one may be read from.
+            let pairs = self.pairs(&range, RangeLimit::pairs(1)).await?;
             let Some((key, _)) = pairs.first() else {
                 return Ok(found);
             };

@@ -26,7 +26,7 @@ pub(crate) use walk::LOG_BYTES_MAX;
 pub use walk::{LogFilter, LogHeads, LogHeadsError, LogPage, LogQuery, Walk};
 
 pub(super) use commits::require_commit;
-pub(crate) use operations::write_operation;
+pub(crate) use operations::{is_logged, write_operation};
 
 /// Entries read at a time when listing.
 const PAGE: usize = 500;

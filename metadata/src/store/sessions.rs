@@ -4,7 +4,7 @@ use base::{CommitId, Epoch, GatewayId, SessionId, TenantId, Timestamp, Workspace
 use bytes::Bytes;
 
 use super::deletion::require_workspace;
-use super::history::{CommitInfo, require_commit, write_operation};
+use super::history::{CommitInfo, is_logged, require_commit, write_operation};
 use super::tickets::{NewTicket, TICKETS_READ_MAX, hash_in_index, write_ticket};
 use super::{Store, StoreError, damaged};
 use crate::image::{InodeNumbers, Totals, Usage};
@@ -156,9 +156,13 @@ impl Store {
             ticket: kept_text.to_owned(),
         };
         let opened = &opened;
-        self.effect(|txn, _| {
-            // Under a fresh number: right however often it is applied.
+        self.effect(|txn, earlier| {
             Box::pin(async move {
+                // It may have been listed, and changed or closed, since an attempt whose outcome was
+                // unknown.
+                if earlier == Earlier::Unknown && is_logged(txn, kept.workspace, operation).await? {
+                    return Ok(opened());
+                }
                 require_workspace(txn, kept.workspace).await?;
                 // One that is removed meanwhile takes its tree along.
                 if let Some(commit) = commit {
@@ -303,8 +307,19 @@ impl Store {
         let log = self.logged(&fork.agent, &fork.run, action);
         let (fork, kept_ticket, kept_text) = (&fork, &ticket, text.as_str());
         let (log, operation) = (&log, self.new_operation());
-        self.effect(|txn, _| {
+        let opened = |session| Opened {
+            session,
+            ticket: kept_text.to_owned(),
+        };
+        let opened = &opened;
+        // As in opening: what was made is not made again, whatever became of it. A source never
+        // changes its workspace.
+        let workspace = self.session(tenant, source).await?.record.workspace;
+        self.effect(|txn, earlier| {
             Box::pin(async move {
+                if earlier == Earlier::Unknown && is_logged(txn, workspace, operation).await? {
+                    return Ok(opened(read_session(txn, tenant, id).await?));
+                }
                 // A fold or the end of the source conflicts with this read, so what is listed
                 // here exists when this is committed.
                 let from = require_session(txn, tenant, source).await?;
@@ -341,10 +356,7 @@ impl Store {
                 }
                 write_ticket(txn, kept_ticket, kept_text);
                 write_operation(txn, record.workspace, operation, now, log);
-                Ok(Opened {
-                    session: SessionInfo { id, record, flush },
-                    ticket: kept_text.to_owned(),
-                })
+                Ok(opened(SessionInfo { id, record, flush }))
             })
         })
         .await
@@ -434,7 +446,8 @@ impl Store {
         tenant: TenantId,
         id: SessionId,
     ) -> Result<SessionInfo, StoreError> {
-        read_session(&*self.transactor.kv().begin(), tenant, id).await
+        self.look(|txn| Box::pin(read_session(txn, tenant, id)))
+            .await
     }
 
     /// Up to `limit` of the tenant's sessions after `after`, by workspace and number.
@@ -457,21 +470,26 @@ impl Store {
             let key = keyspace::session_of(tenant, workspace, session);
             range.start = range.start.max(KeyRange::key(&key).end);
         }
-        let txn = self.transactor.kv().begin();
         let limit = RangeLimit::pairs(limit.clamp(1, PAGE));
-        // A listing of its own, never committed.
-        let pairs = pairs_of(&*txn, range, limit, Isolation::Snapshot).await?;
-        let mut sessions = Vec::with_capacity(pairs.len());
-        for (key, _) in pairs {
-            let (_, _, id) =
-                keyspace::decode_session_of(&key).map_err(|error| StoreError::Corrupt {
-                    what: "session index".into(),
-                    why: error.to_string(),
-                })?;
-            // As of the same version: one closed meanwhile is no error.
-            sessions.push(read_session(&*txn, tenant, id).await?);
-        }
-        Ok(sessions)
+        let range = &range;
+        self.look(|txn| {
+            Box::pin(async move {
+                // Nothing is written, so there is nothing to conflict with.
+                let pairs = pairs_of(txn, range.clone(), limit, Isolation::Snapshot).await?;
+                let mut sessions = Vec::with_capacity(pairs.len());
+                for (key, _) in pairs {
+                    let (_, _, id) =
+                        keyspace::decode_session_of(&key).map_err(|error| StoreError::Corrupt {
+                            what: "session index".into(),
+                            why: error.to_string(),
+                        })?;
+                    // As of the same version: one closed meanwhile is no error.
+                    sessions.push(read_session(txn, tenant, id).await?);
+                }
+                Ok(sessions)
+            })
+        })
+        .await
     }
 
     /// Those of the next sessions after `after` (of all tenants, a page of them) that have ended
@@ -489,11 +507,8 @@ impl Store {
         if let Some(SessionPosition(key)) = after {
             range.start = KeyRange::key(&key).end;
         }
-        let txn = self.transactor.kv().begin();
         // A look that only says what to close; closing reads again.
-        let page = txn
-            .get_range(&range, RangeLimit::pairs(PAGE), Isolation::Snapshot)
-            .await?;
+        let page = self.page(&range, RangeLimit::pairs(PAGE)).await?;
         let now = self.clock.wall();
         let mut expired = Vec::new();
         for (key, _) in &page.pairs {
@@ -501,13 +516,15 @@ impl Store {
                 tracing::warn!("key in the index of sessions is damaged");
                 continue;
             };
-            let found = txn
-                .get(&keyspace::session_meta(id), Isolation::Snapshot)
-                .await?;
-            match found.as_deref().map(SessionRecord::decode) {
-                Some(Ok(record)) if record.is_expired(now) => expired.push((tenant, id)),
-                Some(Err(error)) => tracing::warn!(session = %id, %error, "read session"),
-                Some(Ok(_)) | None => {}
+            let found = match self.read(&keyspace::session_meta(id), "session").await {
+                Ok(found) => found,
+                Err(StoreError::NotFound { .. }) => continue,
+                Err(error) => return Err(error),
+            };
+            match SessionRecord::decode(&found) {
+                Ok(record) if record.is_expired(now) => expired.push((tenant, id)),
+                Ok(_) => {}
+                Err(error) => tracing::warn!(session = %id, %error, "read session"),
             }
         }
         let last = page.pairs.last().filter(|_| page.more);
@@ -665,7 +682,7 @@ async fn record_of(
     Ok(record)
 }
 
-/// Reads a session. The transaction is never committed, so there is nothing to conflict with.
+/// Reads a session, of which the transaction then writes nothing, so there is nothing to conflict with.
 async fn read_session(
     txn: &dyn Transaction,
     tenant: TenantId,

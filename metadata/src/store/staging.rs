@@ -6,13 +6,13 @@
 use base::{CommitId, SessionId, TenantId, WorkspaceId};
 
 use super::deletion::require_workspace;
-use super::history::{require_commit, write_operation};
+use super::history::{is_logged, require_commit, write_operation};
 use super::sessions::require_session;
 use super::{Store, StoreError};
 use crate::keyspace;
 use crate::record::operation::Action;
 use crate::record::session::{Identity, SessionRecord, SessionState};
-use crate::transact::Budget;
+use crate::transact::{Budget, Earlier};
 
 /// The agent that such a session names.
 pub const STAGING_AGENT: &str = "holdfast-import";
@@ -66,9 +66,12 @@ impl Store {
         let log = self.logged(STAGING_AGENT, "", action);
         let (kept, log, operation) = (&record, &log, self.new_operation());
         self.transactor
-            .transact(Budget::default(), |txn, _| {
-                // Under a fresh number: right however often it is applied.
+            .transact(Budget::default(), |txn, earlier| {
                 Box::pin(async move {
+                    // As in opening: it may have been listed and closed since.
+                    if earlier == Earlier::Unknown && is_logged(txn, workspace, operation).await? {
+                        return Ok(());
+                    }
                     require_workspace(txn, workspace).await?;
                     if let Some(commit) = commit {
                         require_commit(txn, workspace, commit).await?;

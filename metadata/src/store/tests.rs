@@ -1,4 +1,5 @@
 mod deletion;
+mod looks;
 
 use super::*;
 use crate::kv::memory::MemoryKv;
@@ -363,9 +364,9 @@ async fn expired_tickets_make_room_for_new_ones() {
     let closed = make().await;
     assert!(matches!(closed, Err(StoreError::NotFound { .. })));
     // Nothing of a ticket is left.
-    let all = crate::kv::KeyRange::prefix(b"");
+    let all = KeyRange::prefix(b"");
     let txn = kv.begin();
-    let limit = crate::kv::RangeLimit::pairs(1000);
+    let limit = RangeLimit::pairs(1000);
     let page = txn.get_range(&all, limit, Isolation::Snapshot);
     let ticket = keyspace::ticket(&[0; 32])[0];
     let index = keyspace::tickets_of(id).start[0];

@@ -103,7 +103,8 @@ impl Store {
         };
         let (key, kept) = (&keyspace::token(&hash(text)), &record);
         self.effect(|txn, _| {
-            // A blind write: right however often it is applied.
+            // A blind write of a text that nobody knows before this ends, but for a call with a key: once
+            // that is done it does not get here again.
             Box::pin(async move {
                 txn.set(key, &kept.encode());
                 Ok(kept.clone())
@@ -135,13 +136,7 @@ impl Store {
         let mut range = keyspace::tokens();
         let mut tokens = Vec::new();
         loop {
-            // A listing of its own, never committed.
-            let page = self
-                .transactor
-                .kv()
-                .begin()
-                .get_range(&range, RangeLimit::pairs(PAGE), Isolation::Snapshot)
-                .await?;
+            let page = self.page(&range, RangeLimit::pairs(PAGE)).await?;
             for (key, value) in &page.pairs {
                 let record = TokenRecord::decode(value).map_err(damaged("API token"))?;
                 if record.tenant == tenant {

@@ -6,9 +6,9 @@ use base::{TenantId, WorkspaceId};
 use super::{Store, StoreError, check_name, damaged};
 use crate::image::InodeNumbers;
 use crate::keyspace;
-use crate::kv::{AtomicOp, Isolation, KeyRange, RangeLimit, pairs_of};
+use crate::kv::{AtomicOp, Isolation, KeyRange, RangeLimit};
 use crate::record::workspace::WorkspaceRecord;
-use crate::transact::Budget;
+use crate::transact::{Budget, Earlier};
 
 /// Workspaces read at a time when listing.
 const PAGE: usize = 500;
@@ -64,8 +64,18 @@ impl Store {
             record: kept.clone(),
         };
         let made = &made;
-        self.effect(|txn, _| {
+        self.effect(|txn, earlier| {
             Box::pin(async move {
+                // It may have been listed and removed since an attempt whose outcome was unknown.
+                let tombstone = keyspace::deletion(id);
+                if earlier == Earlier::Unknown
+                    && txn
+                        .get(&tombstone, Isolation::Serializable)
+                        .await?
+                        .is_some()
+                {
+                    return Ok(made());
+                }
                 match txn.get(name_key, Isolation::Serializable).await? {
                     // An attempt whose outcome was unknown has been made after all.
                     Some(found) if *found == id.raw().to_be_bytes() => return Ok(made()),
@@ -128,10 +138,8 @@ impl Store {
         if let Some(name) = after {
             range.start = KeyRange::key(&keyspace::workspace_name(tenant, name)).end;
         }
-        let txn = self.transactor.kv().begin();
         let limit = RangeLimit::pairs(limit.clamp(1, PAGE));
-        // A listing of its own, never committed.
-        let pairs = pairs_of(&*txn, range, limit, Isolation::Snapshot).await?;
+        let pairs = self.pairs(&range, limit).await?;
         let mut workspaces = Vec::with_capacity(pairs.len());
         for (_, id) in pairs {
             workspaces.push(self.workspace(decode_id(&id)?).await?);

@@ -78,6 +78,8 @@ pub(super) enum Unexchanged {
     NoSpace,
     /// A commit that it names has been removed.
     Gone,
+    /// The call that it is all of is done already, or its record is damaged.
+    Call(StoreError),
 }
 
 /// An exchange whose transaction runs.
@@ -138,7 +140,10 @@ impl crate::gateway::Gateway {
         let mut attempted = None;
         let ended = self.exchange_in_attempts(id, change, &mut attempted).await;
         match attempted {
-            Some(operation) => ended.map_err(|_| HistoryError::Unknown { operation }),
+            Some(operation) => ended.map_err(|error| {
+                tracing::warn!(session = %id, %operation, %error, "look whether an image was exchanged");
+                HistoryError::Unknown { operation }
+            }),
             None => ended,
         }
     }
@@ -205,6 +210,7 @@ impl crate::gateway::Gateway {
                 let why = why.to_owned();
                 Err(HistoryError::Refused { why })
             }
+            Some(Err(Unexchanged::Call(error))) => Err(error.into()),
             None => {
                 *attempted = Some(operation);
                 self.forget(&session);

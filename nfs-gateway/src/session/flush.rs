@@ -99,6 +99,7 @@ impl Session {
             Err(FlushError::Moved) => Unexchanged::Moved,
             Err(FlushError::NoSpace) => Unexchanged::NoSpace,
             Err(FlushError::Gone) => Unexchanged::Gone,
+            Err(FlushError::Call(error)) => Unexchanged::Call(error),
             Err(error) => return Err(error),
         };
         // Nothing was written, and the fence is still good.
@@ -249,13 +250,23 @@ impl Session {
                 tracing::info!(session = %self.view.session, "session was taken over");
                 self.shared.counters.fenced.count();
             }
-            FlushError::NoSpace | FlushError::Moved | FlushError::Gone | FlushError::Kv(_) => {
+            FlushError::NoSpace
+            | FlushError::Moved
+            | FlushError::Gone
+            | FlushError::Call(_)
+            | FlushError::Kv(_) => {
                 tracing::warn!(session = %self.view.session, %error, "flush failed");
                 self.shared.counters.flush_failures.count();
             }
         }
-        self.retire();
         self.shared.forget(&self);
+        // Among others the calls go to whoever took it. Alone, who took it is not known, and taking it
+        // back at once might go on for ever.
+        if matches!(error, FlushError::Fenced) && self.shared.fleet.is_some() {
+            self.give_up();
+        } else {
+            self.retire();
+        }
     }
 }
 

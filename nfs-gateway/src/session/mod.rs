@@ -201,6 +201,11 @@ impl Session {
         self.view.session
     }
 
+    /// Of our ownership.
+    pub(crate) fn epoch(&self) -> base::Epoch {
+        self.epoch
+    }
+
     /// Whether a handle belongs to this session as it is now.
     pub(crate) fn accepts(&self, handle: &FileHandle) -> bool {
         handle.session == self.view.session && handle.revocation == self.view.revocation
@@ -526,6 +531,36 @@ impl Session {
         self.flushed.notify_waiters();
         self.written.notify_waiters();
         self.released.notify_waiters();
+    }
+
+    /// Stops serving the session, which has another owner or may have, and gives up what is only in
+    /// memory. Calls in progress are asked anew, of whoever owns the session then: as their clients
+    /// would, had their connections been closed, but sooner.
+    pub(crate) fn give_up(self: &Arc<Self>) {
+        let parked = {
+            let mut state = self.lock();
+            state.lost = true;
+            state.freezers.clear();
+            state.exchange = None;
+            state.waiting.clear();
+            std::mem::take(&mut state.parked)
+        };
+        for Parked { record, to, .. } in parked {
+            self.go_elsewhere(record, to);
+        }
+        // The others have tasks, which find that the session is lost.
+        self.flushed.notify_waiters();
+        self.written.notify_waiters();
+        self.released.notify_waiters();
+    }
+
+    /// Retires the session if nothing of it is only in memory, and nothing is done with it.
+    pub(crate) fn retire_if_unused(&self) -> bool {
+        let (Ok(_folding), Ok(_exchanging)) = (self.folding.try_lock(), self.exchanging.try_lock())
+        else {
+            return false;
+        };
+        self.retire_if_quiet()
     }
 
     /// Retires the session if nothing of it is only in memory.

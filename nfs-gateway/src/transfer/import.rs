@@ -16,7 +16,7 @@ use metadata::import::{Attributes, DIRS_AT_ONCE_MAX, FLUSH_BYTES, Import, Import
 use metadata::record::commit::PARENTS_MAX;
 use metadata::record::operation::Cause;
 use metadata::record::reference::{RefKind, RefName, RefState};
-use metadata::session::take_over;
+use metadata::session::{Taker, take_over};
 use metadata::store::{CommitInfo, NewCommit, StoreError, WorkspaceInfo};
 use metadata::tree::{Root, Tree};
 
@@ -167,20 +167,20 @@ impl Gateway {
             old = Some(Snapshot::new(tree.clone(), hasher.clone(), root));
         }
         let branch = plan.branch.as_ref().map_or("", RefName::as_str);
-        let on = (branch, parents.first().copied());
-        let opened = store.open_staging(tenant, workspace.id, on, TTL_SECONDS);
-        let session = opened.await?;
-        let mut keeping = Vec::new();
-        for parent in parents.iter().skip(1) {
-            let on = (branch, Some(*parent));
-            let opened = store.open_staging(tenant, workspace.id, on, TTL_SECONDS);
-            keeping.push(opened.await?);
-        }
         let domain = self.domain(tenant).await?;
-        let nonce = self.rng.u64();
-        let owned = take_over(self.kv.as_ref(), &self.trees, session, self.id, nonce).await?;
-        let (kv, now) = (Arc::clone(&self.kv), self.clock.wall());
-        let import = Import::begin(kv, store.clone(), owned, old, now).await?;
+        let mut opened = Vec::new();
+        let on = (tenant, workspace.id, branch, parents.as_slice());
+        let import = match self.open_import(on, old, &mut opened).await {
+            Ok(import) => import,
+            Err(error) => {
+                for session in opened {
+                    close(self, tenant, session).await;
+                }
+                return Err(error);
+            }
+        };
+        // The first is the import's own.
+        let keeping = opened.split_off(1);
         Ok(Importing {
             gateway: Arc::clone(self),
             tenant,
@@ -198,6 +198,29 @@ impl Gateway {
             batch: None,
             extended: self.clock.monotonic(),
         })
+    }
+
+    /// Opens the sessions of an import, and owns the first. Which are open is in `opened`, also after an
+    /// error.
+    async fn open_import(
+        &self,
+        (tenant, workspace, branch, parents): (TenantId, WorkspaceId, &str, &[CommitId]),
+        old: Option<Snapshot>,
+        opened: &mut Vec<SessionId>,
+    ) -> Result<Import, TransferError> {
+        let store = &self.store;
+        let open = |parent| store.open_staging(tenant, workspace, (branch, parent), TTL_SECONDS);
+        let session = open(parents.first().copied()).await?;
+        opened.push(session);
+        for parent in parents.iter().skip(1) {
+            opened.push(open(Some(*parent)).await?);
+        }
+        let nonce = self.rng.u64();
+        // Nobody else knows of it.
+        let taker = Taker::alone(self.id, nonce);
+        let owned = take_over(self.kv.as_ref(), &self.trees, session, taker).await?;
+        let (kv, now) = (Arc::clone(&self.kv), self.clock.wall());
+        Ok(Import::begin(kv, store.clone(), owned, old, now).await?)
     }
 }
 
@@ -630,4 +653,90 @@ async fn close(gateway: &Gateway, tenant: TenantId, session: SessionId) {
         Err(error) => tracing::warn!(%session, %error, "close the session of an import"),
     }
     gateway.drop_session(session);
+}
+
+#[cfg(test)]
+mod tests {
+    use base::{Clock, ManualClock, NodeId, Rng, Timestamp};
+    use chunkstore::memory::MemoryStore;
+    use metadata::keyspace;
+    use metadata::kv::Kv;
+    use metadata::kv::memory::MemoryKv;
+    use metadata::store::{NewWorkspace, Store};
+
+    use super::*;
+    use crate::{Engines, GatewayOptions};
+
+    const TENANT: TenantId = TenantId::DEFAULT;
+
+    struct World {
+        memory: Arc<MemoryKv>,
+        store: Store,
+        gateway: Arc<Gateway>,
+        plan: Plan,
+    }
+
+    impl World {
+        async fn new() -> Self {
+            let wall = Timestamp::new(1_000_000, 0);
+            let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(wall));
+            let memory = Arc::new(MemoryKv::new(Arc::clone(&clock)));
+            let rng = Arc::new(Rng::seeded(1));
+            let store = Store::open(memory.clone(), Arc::clone(&clock), Arc::clone(&rng));
+            let store = store.await.unwrap();
+            let new = NewWorkspace {
+                name: "w".into(),
+                root: (0o777, 0, 0),
+            };
+            let workspace = store.create_workspace(TENANT, new).await.unwrap().id;
+            let mut parents = Vec::new();
+            for number in 1..=3 {
+                let new = NewCommit::of_tree(NodeId::new([number; 32]));
+                parents.push(store.put_commit(workspace, new).await.unwrap().id);
+            }
+            let engines = Engines {
+                kv: memory.clone(),
+                chunks: Arc::new(MemoryStore::new()),
+                clock,
+                rng,
+            };
+            let gateway = Gateway::new(GatewayOptions::default(), engines, store.clone());
+            Self {
+                memory,
+                store,
+                gateway: gateway.await.unwrap(),
+                plan: Plan {
+                    workspace: "w".into(),
+                    branch: None,
+                    parents: Some(parents),
+                },
+            }
+        }
+
+        async fn sessions(&self) -> usize {
+            let sessions = self.store.sessions(TENANT, None, None, 99).await;
+            sessions.unwrap().len()
+        }
+    }
+
+    /// Bug: its sessions stayed until they ended by themselves.
+    #[tokio::test]
+    async fn an_import_that_cannot_begin_leaves_no_session() {
+        let world = World::new().await;
+        let begun = world.gateway.begin_import(TENANT, world.plan.clone());
+        let begun = begun.await.unwrap();
+        assert_eq!(world.sessions().await, 3);
+        begun.give_up().await;
+        assert_eq!(world.sessions().await, 0);
+
+        // What it begins with is damaged.
+        let workspace = world.store.workspace_by_name(TENANT, "w").await.unwrap();
+        let mut txn = world.memory.begin();
+        txn.clear(&keyspace::inodes(workspace.id));
+        txn.commit().await.unwrap();
+        let begun = world.gateway.begin_import(TENANT, world.plan.clone()).await;
+        let error = begun.unwrap_err().to_string();
+        assert!(error.contains("inode counter"), "{error}");
+        assert_eq!(world.sessions().await, 0);
+    }
 }

@@ -87,6 +87,28 @@ pub enum ProxyError {
     Checksum,
 }
 
+/// The header of a connection for `client`. Where the client connected to is not said.
+#[must_use]
+pub fn header_for(client: SocketAddr) -> Vec<u8> {
+    let mut header = SIGNATURE.to_vec();
+    let port = client.port().to_be_bytes();
+    match client.ip().to_canonical() {
+        IpAddr::V4(ip) => {
+            header.extend([0x21, 0x11, 0, 12]);
+            header.extend(ip.octets());
+            header.extend(Ipv4Addr::UNSPECIFIED.octets());
+        }
+        IpAddr::V6(ip) => {
+            header.extend([0x21, 0x21, 0, 36]);
+            header.extend(ip.octets());
+            header.extend(Ipv6Addr::UNSPECIFIED.octets());
+        }
+    }
+    header.extend(port);
+    header.extend([0, 0]);
+    header
+}
+
 /// Reads what has arrived of a header. Give it all bytes from the first on, and never more than it
 /// said were missing: then nothing of what comes behind the header is among them.
 ///

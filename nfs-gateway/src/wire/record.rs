@@ -41,6 +41,13 @@ const LAST_FRAGMENT: u32 = 0x8000_0000;
 const _: () = assert!(RECEIVE_BYTES_IDLE < limits::RECORD_BYTES_MAX);
 const _: () = assert!(RECEIVE_BYTES_PROBE < RECEIVE_BYTES_IDLE);
 
+/// The mark before a record of so many bytes that comes in one fragment.
+#[must_use]
+pub fn mark(record_bytes: usize) -> Bytes {
+    let length = u32::try_from(record_bytes).unwrap_or(u32::MAX);
+    Bytes::copy_from_slice(&(LAST_FRAGMENT | length).to_be_bytes())
+}
+
 /// Why a stream of bytes cannot be read on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {

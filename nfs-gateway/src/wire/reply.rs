@@ -103,6 +103,19 @@ pub struct Reply {
 }
 
 impl Reply {
+    /// A reply that came as a whole record from another gateway.
+    #[must_use]
+    pub fn of_record(record: Bytes) -> Self {
+        let length = u32::try_from(record.len()).unwrap_or(u32::MAX);
+        let payload_bytes = record.len();
+        Self {
+            head: (LAST_FRAGMENT | length).to_be_bytes().to_vec(),
+            body_start: MARK_BYTES,
+            segments: Payload::from_iter([record]),
+            payload_bytes,
+        }
+    }
+
     /// How many bytes it takes on the wire.
     #[must_use]
     pub const fn wire_bytes(&self) -> usize {

@@ -2,12 +2,14 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use base::limits::{FDB_PREFIX_BYTES_MAX, FDB_TIMEOUT_DEFAULT};
 use base::{Clock, Rng, SystemClock, TenantId};
 use bytes::Bytes;
 use metadata::kv::conformance::{Subject, suite};
-use metadata::kv::fdb::{FdbKv, FdbOptions, OpenError, stop_network};
+use metadata::kv::fdb::{FdbKv, FdbOptions, NetworkOptions, OpenError, stop_network};
 use metadata::kv::{AtomicOp, Isolation, KeyRange, Kv, KvError, RangeLimit, Version};
 use metadata::store::{NewWorkspace, Store, StoreError};
 use metadata::transact::{Budget, Earlier, Transactor};
@@ -17,6 +19,9 @@ use super::emulator::Emulator;
 /// Every fault that a client has to live with, often.
 const ALL_FAULTS: &str = "unknown-applied=5%,unknown-dropped=5%,conflict=5%,too-old=5%,future=2%,\
                           behind=2%,straggle=2%:50,delay=10%:5,cut=30%,jump=1%";
+
+/// The suite has transactions that become too old, and are to say that.
+const SUITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 fn clock() -> Arc<dyn Clock> {
     Arc::new(SystemClock::new())
@@ -63,7 +68,32 @@ pub(super) async fn wrong_options_are_told() {
         assert!(error.contains(told), "{error}");
         assert!(error.contains(path.to_str().unwrap()), "{error}");
     }
-    for prefix in [vec![0xff], vec![b'x'; 65]] {
+    let named = |path: &PathBuf| Some(path.clone());
+    for network in [
+        NetworkOptions {
+            tls_certificate: named(&missing),
+            ..NetworkOptions::default()
+        },
+        NetworkOptions {
+            tls_key: named(&missing),
+            ..NetworkOptions::default()
+        },
+        NetworkOptions {
+            tls_certificate: named(&empty),
+            tls_ca: named(&missing),
+            ..NetworkOptions::default()
+        },
+    ] {
+        let options = FdbOptions {
+            network,
+            ..FdbOptions::default()
+        };
+        let error = FdbKv::open(&options, clock()).await.unwrap_err();
+        assert!(matches!(error, OpenError::TlsFile { .. }), "{error}");
+        let error = error.to_string();
+        assert!(error.contains(missing.to_str().unwrap()), "{error}");
+    }
+    for prefix in [vec![0xff], vec![b'x'; FDB_PREFIX_BYTES_MAX + 2]] {
         let options = FdbOptions {
             prefix,
             ..FdbOptions::default()
@@ -219,10 +249,39 @@ pub(super) async fn commits_that_may_land_late_are_unknown() {
     unreachable!("the commit never landed");
 }
 
+/// Bug: with the default settings a transaction that timed out had no time left to be looked up.
+pub(super) async fn a_commit_that_times_out_is_looked_up() {
+    let mut emulator = Emulator::start(1, "none");
+    let transactor = transactor(open(&options(&emulator)).await);
+    let behind = FDB_TIMEOUT_DEFAULT + Duration::from_millis(300);
+    emulator.tell(&format!("faults straggle@1:{}", behind.as_millis()));
+    let runs = AtomicU32::new(0);
+    let runs = &runs;
+    let looked_up: Result<(), KvError> = transactor
+        .transact(Budget::default(), |txn, earlier| {
+            Box::pin(async move {
+                let run = runs.fetch_add(1, Ordering::Relaxed);
+                let found = txn.get(b"once", Isolation::Serializable).await?;
+                assert_eq!(earlier == Earlier::Unknown, run > 0);
+                if found.is_none() {
+                    txn.set(b"once", b"");
+                }
+                Ok(())
+            })
+        })
+        .await;
+    assert_eq!(looked_up, Ok(()));
+    assert!(runs.load(Ordering::Relaxed) > 1, "it ran once only");
+}
+
 pub(super) async fn the_suite_of_all_engines(faults: &str) {
     let emulator = Emulator::start(7, faults);
+    let options = FdbOptions {
+        timeout: SUITE_TIMEOUT,
+        ..options(&emulator)
+    };
     suite(async || Subject {
-        kv: Arc::new(open(&options(&emulator)).await),
+        kv: Arc::new(open(&options).await),
         clock: None,
     })
     .await;
@@ -233,6 +292,7 @@ pub(super) async fn the_suite_of_all_engines(faults: &str) {
 pub(super) async fn the_suite_on_a_real_cluster(file: PathBuf) {
     let options = FdbOptions {
         cluster_file: Some(file),
+        timeout: SUITE_TIMEOUT,
         ..FdbOptions::default()
     };
     suite(async || Subject {

@@ -33,6 +33,7 @@ mod tests {
             cases::what_the_trait_has_beyond_the_library().await;
             cases::calls_are_counted_by_how_they_end().await;
             cases::commits_that_may_land_late_are_unknown().await;
+            cases::a_commit_that_times_out_is_looked_up().await;
             cases::the_suite_of_all_engines("none").await;
             cases::the_suite_of_all_engines("cut=50%,delay=20%:5").await;
             cases::counts_survive_all_faults().await;

@@ -19,6 +19,7 @@ use nfs_gateway::{Engines, Gateway, GatewayOptions};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::api::serving::CALLS_MAX;
 use crate::api::{Own, router};
 use crate::collector::Collector;
 use crate::metrics::Counted;
@@ -479,6 +480,27 @@ async fn calls_at_once_do_it_once_also_in_several_processes() {
     let after = world.done(&two, &get("/v1/sessions".into())).await;
     let count = |page: &Value| page["items"].as_array().unwrap().len();
     assert_eq!(count(&after), count(&before) + 1);
+}
+
+/// As many with keys as without: what such a call does has room beside what sees to its key.
+#[tokio::test]
+async fn as_many_calls_with_keys_at_once_are_done_as_are_taken() {
+    let world = World::real().await;
+    let process = world.process(2, true).await;
+    let make = post("/v1/workspaces", &json!({ "name": "w" }));
+    world.done(&process, &make).await;
+    let opens: Vec<_> = (0..CALLS_MAX)
+        .map(|number| {
+            let open = json!({ "workspace": "w", "agent": number.to_string() });
+            (post("/v1/sessions", &open), number.to_string())
+        })
+        .collect();
+    let sent = opens
+        .iter()
+        .map(|(open, key)| world.send(&process, open, Some(key)));
+    for answer in join_all(sent).await {
+        assert_eq!(answer.status, 201, "{answer:?}");
+    }
 }
 
 /// A key that is taken is not left with nothing done, however early the caller goes away.

@@ -96,7 +96,6 @@ pub(in crate::commands) fn import(args: &ImportArgs, json: bool) -> Result<(), F
         }
     };
     holding.done(&client);
-    print::progress_note("");
     report(args, fresh.len(), (&tip, known.get(&tip)), notes, json)
 }
 
@@ -178,6 +177,7 @@ fn bring(
     let mut objects = Objects::open(&args.path)?;
     // The tree of the commit before is most often that of the next one's parent.
     let mut before: Option<(String, GitTree)> = None;
+    let line = print::ProgressLine;
     for (number, commit) in fresh.iter().enumerate() {
         let about = about(&mut objects, commit, &mut notes)?;
         let tree = tree(&args.path, &commit.id)?;
@@ -195,7 +195,7 @@ fn bring(
             notes,
         };
         let call = call(args, commit, known, commit.id == tip);
-        print::progress_note(&format!("commit {} of {}", number + 1, fresh.len()));
+        line.show(&format!("commit {} of {}", number + 1, fresh.len()));
         let (give, back) = std::sync::mpsc::sync_channel(1);
         let about = serde_json::to_string(&about.0).unwrap_or_default();
         let imported: Imported = client.upload(&call, move |to| {

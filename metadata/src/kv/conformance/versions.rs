@@ -68,8 +68,11 @@ pub(super) async fn old_versions_are_refused(subject: &Subject) {
     subject.pass(age / 2).await;
     subject.put(&[("a", b"2")]).await;
     let value = reader.get(&key("a"), Isolation::Serializable).await;
-    let value = value.expect("half the age is not too old");
-    assert_eq!(value.as_deref(), Some(&b"1"[..]));
+    // In real time nobody knows how long that was; and a store may forget a version before its time.
+    if subject.clock.is_some() || value != Err(KvError::VersionTooOld) {
+        let value = value.expect("half the age is not too old");
+        assert_eq!(value.as_deref(), Some(&b"1"[..]));
+    }
     subject.pass(age).await;
     let value = reader.get(&key("a"), Isolation::Serializable).await;
     assert_eq!(value, Err(KvError::VersionTooOld), "read");

@@ -135,6 +135,15 @@ impl Settings {
     pub(super) fn may_change(&self) -> bool {
         self.access == Access::Change
     }
+
+    /// Whether the file may be made smaller.
+    pub(super) fn may_shrink(&self) -> bool {
+        #[cfg(any(test, feature = "testing"))]
+        if self.options.keeps_size {
+            return false;
+        }
+        self.may_change()
+    }
 }
 
 impl File {

@@ -141,7 +141,7 @@ impl Writer {
     /// Makes the file smaller if the device needs that, now and then.
     fn look_after_size(&mut self) {
         let now = self.clock.monotonic();
-        if now < self.shrink_look_at || !self.settings.may_change() {
+        if now < self.shrink_look_at || !self.settings.may_shrink() {
             return;
         }
         self.shrink_look_at = now.saturating_add(SHRINK_LOOK_PAUSE);

@@ -68,7 +68,8 @@ fn todo(code: i32) -> &'static str {
     match code {
         TIMED_OUT => {
             ": look with `fdbcli` whether the cluster is available, and whether this machine reaches \
-             its processes"
+             its processes; with TLS, whether its files fit the cluster's: the client says what is wrong \
+             in its trace files only (fdb_trace_dir)"
         }
         LOCKED => {
             ": an operator has locked the database, or a restore runs; unlock it when that is done"

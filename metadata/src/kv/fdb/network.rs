@@ -89,7 +89,7 @@ fn boot(options: &NetworkOptions) -> Result<NetworkAutoStop, OpenError> {
     // in a regular way. `NETWORK` lets this run once in a process, which never forks afterwards.
     #[expect(unsafe_code, reason = "the library has no other way to start")]
     let thread = unsafe { builder.boot() };
-    thread.map_err(|error| failed("start the network thread; are the TLS files good?", error))
+    thread.map_err(|error| failed("start the network thread", error))
 }
 
 fn of_options(options: &NetworkOptions) -> Result<Vec<(&'static str, NetworkOption)>, OpenError> {

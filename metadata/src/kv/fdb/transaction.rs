@@ -60,18 +60,8 @@ impl FdbTransaction {
     /// What reads, if this may still be read from. Fixes the read version.
     fn reader(&self) -> Result<&foundationdb::Transaction, KvError> {
         self.admission.check()?;
-        self.check_named()?;
         self.has_read.store(true, Ordering::Relaxed);
         self.library.as_ref().ok_or_else(closed)
-    }
-
-    /// A version that nobody has told is not known; the cluster would wait for it, or take a commit at
-    /// it for a good one.
-    fn check_named(&self) -> Result<(), KvError> {
-        match self.named {
-            Some(version) if !self.shared.knows(version) => Err(KvError::VersionTooOld),
-            _ => Ok(()),
-        }
     }
 
     /// Counts a call, and turns its error into one of the store.
@@ -254,7 +244,6 @@ impl FdbTransaction {
             let stamp = [0; STAMP_BYTES];
             return Ok(Committed { version, stamp });
         }
-        self.check_named()?;
         let library = self.library.take().ok_or_else(closed)?;
         // Asked for before the commit, known after it.
         let stamp = library.get_versionstamp();
@@ -293,9 +282,10 @@ impl Transaction for FdbTransaction {
             return;
         }
         self.named = Some(version);
-        if let (Some(library), Ok(number)) = (&self.library, i64::try_from(version.0))
-            && self.shared.knows(version)
-        {
+        if !self.shared.knows(version) {
+            // The cluster would wait for it, or take a commit at it for a good one.
+            self.admission.fail(KvError::VersionTooOld);
+        } else if let (Some(library), Ok(number)) = (&self.library, i64::try_from(version.0)) {
             library.set_read_version(number);
         }
     }

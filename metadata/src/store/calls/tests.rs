@@ -1,5 +1,7 @@
 //! Calls with keys: begun, waited for, taken over, done with their effect, removed in time.
 
+mod again;
+
 use std::convert::Infallible;
 
 use base::{ManualClock, Rng, SessionId};
@@ -375,6 +377,7 @@ async fn crashed(kv: &FaultyKv) {
 /// Commits of which nothing is known are found to have been made.
 #[tokio::test]
 async fn unknown_outcomes_make_nothing_twice() {
+    let mut settled = 0;
     for seed in 0..20 {
         let world = World::new().await;
         let faulty = FaultyKv::new(world.memory.clone(), seed, FaultRates::default());
@@ -396,18 +399,32 @@ async fn unknown_outcomes_make_nothing_twice() {
             let begun = store.begin_call(id(1, 1), holder(1), LIMITS, |_| false);
             let call = run(begun.await.unwrap());
             let store = store.for_call(Some(answered(&call)));
-            store.open_session(TENANT, open()).await.unwrap()
+            store.open_session(TENANT, open()).await
         };
         let opened = tokio::select! {
             opened = attempt => opened,
             never = tick() => match never {},
         };
-        assert_eq!(world.sessions().await, [opened.session.id]);
+        let [session] = world.sessions().await[..] else {
+            panic!("not one session");
+        };
         let again = begin(&world.store, id(1, 1), 2).await;
-        let said = format!("{} {}", opened.session.id, opened.ticket);
-        assert_eq!(told(&world.store, again).await, said);
+        let said = told(&world.store, again).await;
+        let (number, ticket) = said.split_once(' ').unwrap();
+        assert_eq!(number, session.to_string());
+        let granted = world.store.find_ticket(ticket).await.unwrap();
+        assert_eq!(granted.session, session);
+        match opened {
+            Ok(opened) => assert_eq!((opened.session.id, &*opened.ticket), (session, ticket)),
+            // An attempt of which nothing was known had made it.
+            Err(error) => {
+                assert_eq!(error, StoreError::Settled);
+                settled += 1;
+            }
+        }
         world.check().await;
     }
+    assert!((1..20).contains(&settled), "both are seen: {settled}");
 }
 
 /// A key, what is put there, and what is told of it.

@@ -6,7 +6,7 @@ use super::super::deletion::require_workspace;
 use super::super::{Store, StoreError, damaged};
 use crate::image::Usage;
 use crate::keyspace::{self, Key};
-use crate::kv::{Isolation, RangeLimit, Transaction, pairs_of};
+use crate::kv::{Isolation, RangeLimit, Transaction};
 use crate::record::commit::{CommitRecord, Provenance, Statistics, id_of};
 use crate::record::retention::KEEP_SECONDS_MIN;
 use crate::transact::Budget;
@@ -124,9 +124,7 @@ impl Store {
         let range = keyspace::commits(workspace, first, last);
         // One more tells whether there are more.
         let limit = RangeLimit::pairs(CANDIDATES_MAX + 1);
-        let txn = self.transactor.kv().begin();
-        // A look of its own, never committed.
-        let pairs = pairs_of(&*txn, range, limit, Isolation::Snapshot).await?;
+        let pairs = self.pairs(&range, limit).await?;
         let mut found = Vec::new();
         for (key, _) in &pairs {
             match keyspace::decode(key) {

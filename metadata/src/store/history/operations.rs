@@ -6,7 +6,7 @@ use super::super::{Store, StoreError, damaged};
 use super::PAGE;
 use super::refs::{RefSeen, is_kept};
 use crate::keyspace::{self, KeyError};
-use crate::kv::{Isolation, KeyRange, RangeLimit, Transaction, pairs_of};
+use crate::kv::{Isolation, KeyRange, RangeLimit, Transaction};
 use crate::record::operation::{Action, Actor, Cause, OperationRecord};
 use crate::record::reference::{RefChange, RefState};
 use crate::version::rfc3339;
@@ -195,9 +195,7 @@ impl Store {
             reverse: true,
             ..RangeLimit::pairs(limit.clamp(1, PAGE))
         };
-        let txn = self.transactor.kv().begin();
-        // A listing of its own, never committed.
-        Ok(pairs_of(&*txn, range.clone(), limit, Isolation::Snapshot).await?)
+        self.pairs(range, limit).await
     }
 }
 
@@ -277,7 +275,18 @@ pub(super) fn bad_key(error: KeyError) -> StoreError {
     }
 }
 
-/// Writes an entry of the operation log. Right however often it is applied: `id` is fresh.
+/// Whether the operation log has this entry: then the transaction that was to write it has been
+/// committed. If not, one that still may be conflicts with this one, which writes it.
+pub(crate) async fn is_logged(
+    txn: &dyn Transaction,
+    workspace: WorkspaceId,
+    id: OperationId,
+) -> Result<bool, StoreError> {
+    let key = keyspace::operation(workspace, id);
+    Ok(txn.get(&key, Isolation::Serializable).await?.is_some())
+}
+
+/// Writes an entry of the operation log. Of several attempts to write the same one, one takes effect.
 pub(crate) fn write_operation(
     txn: &mut dyn Transaction,
     workspace: WorkspaceId,
@@ -288,5 +297,8 @@ pub(crate) fn write_operation(
     let key = keyspace::operation_log(workspace, time, id);
     txn.set(&key, &record.encode());
     let time = keyspace::encode_time(time);
-    txn.set(&keyspace::operation(workspace, id), &time);
+    let key = keyspace::operation(workspace, id);
+    // `id` is fresh: nobody conflicts but an attempt of the same that comes late.
+    txn.add_read_conflict_range(&KeyRange::key(&key));
+    txn.set(&key, &time);
 }

@@ -7,7 +7,7 @@ use super::super::{Store, StoreError, damaged};
 use super::commits::require_commit;
 use super::{PAGE, operations::bad_key};
 use crate::keyspace::{self, Key, KeyError};
-use crate::kv::{Isolation, KeyRange, RangeLimit, pairs_of};
+use crate::kv::{Isolation, KeyRange, RangeLimit};
 use crate::record::retention::PinRecord;
 use crate::transact::Earlier;
 
@@ -45,7 +45,7 @@ impl Store {
         })?;
         let new = &new;
         self.effect(|txn, _| {
-            // Right however often it is applied.
+            // Sets a state, in the order of those who set it at the same time.
             Box::pin(async move {
                 require_workspace(txn, workspace).await?;
                 require_commit(txn, workspace, commit).await?;
@@ -105,9 +105,7 @@ impl Store {
             range.start = KeyRange::key(&keyspace::pin(workspace, commit)).end;
         }
         let limit = RangeLimit::pairs(limit.clamp(1, PAGE));
-        let txn = self.transactor.kv().begin();
-        // A listing of its own, never committed.
-        let pairs = pairs_of(&*txn, range, limit, Isolation::Snapshot).await?;
+        let pairs = self.pairs(&range, limit).await?;
         let mut pins = Vec::with_capacity(pairs.len());
         for (key, value) in &pairs {
             let Key::Pin(_, commit) = keyspace::decode(key).map_err(bad_key)? else {

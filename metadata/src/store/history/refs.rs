@@ -6,9 +6,9 @@ use super::super::deletion::require_workspace;
 use super::super::{Store, StoreError, damaged};
 use super::PAGE;
 use super::commits::{NewCommit, require_commit, write_commit};
-use super::operations::{bad_key, write_operation};
+use super::operations::{bad_key, is_logged, write_operation};
 use crate::keyspace;
-use crate::kv::{Isolation, KeyRange, RangeLimit, Transaction, pairs_of};
+use crate::kv::{Isolation, KeyRange, RangeLimit, Transaction};
 use crate::record::operation::{Action, Actor, Cause, OperationRecord};
 use crate::record::reference::{RefChange, RefKind, RefLogRecord, RefName, RefRecord, RefState};
 use crate::transact::Earlier;
@@ -104,9 +104,7 @@ impl Store {
             range.start = KeyRange::key(&keyspace::reference(workspace, name.as_str())).end;
         }
         let limit = RangeLimit::pairs(limit.clamp(1, PAGE));
-        let txn = self.transactor.kv().begin();
-        // A listing of its own, never committed.
-        let pairs = pairs_of(&*txn, range, limit, Isolation::Snapshot).await?;
+        let pairs = self.pairs(&range, limit).await?;
         let mut refs = Vec::with_capacity(pairs.len());
         for (key, value) in pairs {
             let (_, name) = keyspace::decode_reference(&key).map_err(bad_key)?;
@@ -164,12 +162,8 @@ impl Store {
         hash: &[u8; 16],
     ) -> Result<Option<Timestamp>, StoreError> {
         let range = keyspace::ref_log_all(workspace, hash);
-        let txn = self.transactor.kv().begin();
-        // A look of its own, never committed.
-        let page = txn
-            .get_range(&range, RangeLimit::pairs(1), Isolation::Snapshot)
-            .await?;
-        let first = page.pairs.first();
+        let pairs = self.pairs(&range, RangeLimit::pairs(1)).await?;
+        let first = pairs.first();
         first
             .map(|(key, _)| keyspace::decode_ref_log(key).map_err(bad_key))
             .transpose()
@@ -428,14 +422,11 @@ impl Wanted<'_> {
             operation,
             ..
         } = self;
-        if earlier == Earlier::Unknown {
-            let done = keyspace::operation(workspace, operation);
-            if txn.get(&done, Isolation::Serializable).await?.is_some() {
-                return Ok(RefWritten {
-                    operation: Some(operation),
-                    record: None,
-                });
-            }
+        if earlier == Earlier::Unknown && is_logged(txn, workspace, operation).await? {
+            return Ok(RefWritten {
+                operation: Some(operation),
+                record: None,
+            });
         }
         let seen = self.look(txn).await?;
         let (before, after) = (seen.state, decide(&seen)?);

@@ -116,7 +116,7 @@ impl Store {
             })?;
         }
         self.effect(|txn, _| {
-            // Right however often it is applied.
+            // Sets a state, in the order of those who set it at the same time.
             Box::pin(async move {
                 require_workspace(txn, workspace).await?;
                 let found = retention_of(txn, workspace).await?;
@@ -434,9 +434,9 @@ impl Store {
 
     /// What refs, pins and sessions name.
     async fn named(&self, workspace: WorkspaceId) -> Result<HashSet<CommitId>, StoreError> {
-        let txn = self.transactor.kv().begin();
         // Looked at again in the transaction that removes something.
-        named_in(txn.as_ref(), workspace, Isolation::Snapshot).await
+        self.look(|txn| Box::pin(named_in(txn, workspace, Isolation::Snapshot)))
+            .await
     }
 
     /// What logs name from `cutoff` on: also what refs said when that was.
@@ -504,11 +504,7 @@ impl Pages {
         let Some(range) = self.0.take() else {
             return Ok(None);
         };
-        // Never committed: nothing to conflict with.
-        let txn = store.transactor.kv().begin();
-        let page = txn
-            .get_range(&range, RangeLimit::pairs(PAGE), Isolation::Snapshot)
-            .await?;
+        let page = store.page(&range, RangeLimit::pairs(PAGE)).await?;
         if let Some((last, _)) = page.pairs.last().filter(|_| page.more) {
             self.0 = Some(KeyRange {
                 start: KeyRange::key(last).end,

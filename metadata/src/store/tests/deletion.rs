@@ -4,7 +4,6 @@ use base::NodeId;
 
 use super::*;
 use crate::check::{CheckOptions, check};
-use crate::kv::{KeyRange, RangeLimit};
 use crate::record::operation::Cause;
 use crate::record::reference::{RefKind, RefName, RefState};
 
@@ -48,8 +47,8 @@ async fn furnish(store: &Store, name: &str) -> (WorkspaceInfo, SessionId) {
 
 async fn keys(kv: &Arc<dyn Kv>) -> Vec<Vec<u8>> {
     let all = KeyRange {
-        start: bytes::Bytes::new(),
-        end: bytes::Bytes::from_static(&[0xff]),
+        start: Bytes::new(),
+        end: Bytes::from_static(&[0xff]),
     };
     let txn = kv.begin();
     let page = txn.get_range(&all, RangeLimit::pairs(10_000), Isolation::Snapshot);

@@ -142,6 +142,7 @@ impl From<&FreezeError> for Trouble {
         match error {
             FreezeError::Own(OwnError::NotFound) => Self::Fail(FsError::Stale),
             FreezeError::Own(OwnError::Kv(error)) => error.into(),
+            FreezeError::Own(OwnError::Elsewhere(..)) => Self::Unavailable,
             FreezeError::Own(OwnError::Record(_)) | FreezeError::Corrupt => {
                 Self::Fail(FsError::Corrupt)
             }
@@ -185,6 +186,7 @@ impl From<&ResolveError> for Trouble {
         match error {
             ResolveError::Own(OwnError::NotFound) => Self::Fail(FsError::Stale),
             ResolveError::Own(OwnError::Kv(error)) => error.into(),
+            ResolveError::Own(OwnError::Elsewhere(..)) => Self::Unavailable,
             ResolveError::Own(OwnError::Record(_)) => Self::Fail(FsError::Corrupt),
             ResolveError::Store(error) => error.into(),
             ResolveError::Image(error) => error.into(),

@@ -3,14 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use base::{GatewayId, SessionId};
+use bytes::Bytes;
 
 use super::*;
 use crate::image::Totals;
 use crate::kv::{Isolation, KeyRange, RangeLimit};
+use crate::record::call::Holder;
 use crate::record::retention::Policy;
 use crate::record::session::Identity;
-use crate::session::{Exchange, FlushBatch, FlushError, take_over};
-use crate::store::OpenSession;
+use crate::session::{Exchange, FlushBatch, FlushError, Taker, take_over};
+use crate::store::{BegunCall, CallId, CallLimits, KeyedCall, OpenSession};
 use crate::tree::{MemoryTrees, Root};
 use crate::{keyspace, keyspace::Key};
 
@@ -95,8 +97,23 @@ impl World {
     /// Gives a session another image, as a restore from outside does, and says that it had the one
     /// of this commit.
     async fn exchange(&self, id: SessionId, before: CommitId) -> Result<(), FlushError> {
+        self.exchange_for(id, before, None).await
+    }
+
+    /// The same as all of a call.
+    async fn exchange_for(
+        &self,
+        id: SessionId,
+        before: CommitId,
+        call: Option<KeyedCall>,
+    ) -> Result<(), FlushError> {
         let trees = MemoryTrees::default();
-        let owner = take_over(self.kv.as_ref(), &trees, id, GatewayId::new(1), 1);
+        let owner = take_over(
+            self.kv.as_ref(),
+            &trees,
+            id,
+            Taker::alone(GatewayId::new(1), 1),
+        );
         let mut owner = owner.await.unwrap();
         let restored = Action::SessionRestored {
             session: id,
@@ -111,7 +128,7 @@ impl World {
             operation: self.store.new_operation(),
             time: self.clock_wall(),
             log: self.store.log_entry(restored),
-            call: None,
+            call,
         };
         let batch = FlushBatch {
             totals: Totals {
@@ -342,6 +359,47 @@ async fn naming_what_is_to_go_stops_its_removal() {
     let late = world.exchange(session, base).await;
     assert!(matches!(late, Err(FlushError::Gone)), "{late:?}");
     world.assert_clean().await;
+}
+
+/// Bug: an exchange whose call was done already, or whose record was damaged, told of a commit that was
+/// removed.
+#[tokio::test]
+async fn an_exchange_whose_answer_cannot_be_kept_says_why() {
+    let world = World::new().await;
+    let base = world.commit("base", &[]).await;
+    let session = world.open_at(None).await.unwrap();
+    let id = CallId {
+        tenant: TenantId::DEFAULT,
+        key: [1; 32],
+        request: [1; 32],
+    };
+    let holder = Holder {
+        process: 1,
+        attempt: 1,
+    };
+    let limits = CallLimits {
+        keys: 9,
+        bytes: 9999,
+    };
+    let begun = world.store.begin_call(id, holder, limits, |_| false).await;
+    let BegunCall::Run(call) = begun.unwrap() else {
+        panic!("it runs");
+    };
+    let call = call.answered_by(|(): &()| (200, Bytes::new()));
+    let exchanged = world.exchange_for(session, base, Some(call.clone())).await;
+    assert_eq!(exchanged, Ok(()));
+    let again = world.exchange_for(session, base, Some(call.clone())).await;
+    assert_eq!(again, Err(FlushError::Call(StoreError::Settled)));
+    let mut txn = world.kv.begin();
+    txn.set(&keyspace::call(id.tenant, &id.key), b"damaged");
+    txn.commit().await.unwrap();
+    let damaged = world.exchange_for(session, base, Some(call)).await;
+    let is_told = matches!(
+        &damaged,
+        Err(FlushError::Call(StoreError::Corrupt { what, .. })) if what == "idempotency key"
+    );
+    assert!(is_told, "{damaged:?}");
+    assert!(damaged.unwrap_err().to_string().contains("idempotency key"));
 }
 
 /// Bug: entries of logs went by a policy that was not there any more.

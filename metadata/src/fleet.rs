@@ -1,0 +1,467 @@
+//! Gateways that share a store: who lives, and who is told what.
+//!
+//! The rules are in `docs/design/0015-fleet.md`. This is what of them concerns the store: leases, what is
+//! seen of those of others, and notices. Who may answer from memory is decided by the gateway, with
+//! the times that [`Renewal`] tells.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use base::{Clock, GatewayId, SessionId};
+
+use crate::keyspace;
+use crate::kv::{Isolation, Kv, KvError, RangeLimit, Transaction};
+use crate::record::RecordError;
+use crate::record::gateway::{GatewayState, LeaseRecord, NoticeRecord};
+use crate::record::session::OwnerRecord;
+
+/// The gateway that an owner record names when nobody owns the session.
+pub const NOBODY: GatewayId = GatewayId::new(0);
+
+/// A gateway renews its lease so many times in the lease's length.
+pub const RENEWALS_PER_LEASE: u32 = 4;
+
+/// A lease that was seen not to change for so many lengths is removed by whoever sees it.
+const REMOVED_AFTER_LEASES: u32 = 30;
+
+/// Most leases that are read. A fleet is far smaller.
+const GATEWAYS_MAX: usize = 1024;
+
+/// Most notices that are read at a time. Those beyond are obeyed after these.
+const NOTICES_MAX: usize = 1000;
+
+/// Most owner records that are read in one transaction.
+const OWNERS_MAX: usize = 100;
+
+/// Attempts at a transaction before its caller hears of it. It comes again soon.
+const ATTEMPTS_MAX: u32 = 5;
+
+/// Why a call failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FleetError {
+    /// The store failed; a later try may succeed.
+    #[error("use the gateways' records")]
+    Kv(#[from] KvError),
+    /// A record is damaged or of another release.
+    #[error("decode the gateways' records")]
+    Record(#[from] RecordError),
+}
+
+/// What is known of another gateway.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its number.
+    pub id: GatewayId,
+    /// Its lease as last seen.
+    pub lease: LeaseRecord,
+    /// It may be taken for dead.
+    pub is_dead: bool,
+}
+
+/// What was seen of the leases of others.
+#[derive(Clone, Debug)]
+pub struct Sightings {
+    /// For how long a counter must stand still.
+    patience: Duration,
+    seen: HashMap<GatewayId, Seen>,
+    /// A mutation: a gateway stays dead whatever its counter is now.
+    #[cfg(test)]
+    ignores_counters: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Seen {
+    lease: LeaseRecord,
+    /// When the counter was first seen, by our clock. Not before it was written.
+    since: Duration,
+}
+
+impl Sightings {
+    /// Nothing seen yet of leases of this length.
+    #[must_use]
+    pub fn new(lease: Duration) -> Self {
+        Self {
+            // Clocks run about equally fast.
+            patience: lease.saturating_add(lease / 8),
+            seen: HashMap::new(),
+            #[cfg(test)]
+            ignores_counters: false,
+        }
+    }
+
+    /// Takes note of all leases there are. `now` is a time after they were read.
+    pub fn saw(&mut self, now: Duration, leases: Vec<(GatewayId, LeaseRecord)>) {
+        let mut seen = HashMap::with_capacity(leases.len());
+        for (id, lease) in leases {
+            let since = match self.seen.get(&id) {
+                Some(before) if before.lease.counter == lease.counter => before.since,
+                _ => now,
+            };
+            seen.insert(id, Seen { lease, since });
+        }
+        self.seen = seen;
+    }
+
+    /// Whether a gateway whose lease has this counter is dead: the counter was seen for longer than
+    /// the lease is long.
+    #[must_use]
+    pub fn is_dead(&self, id: GatewayId, counter: u64, now: Duration) -> bool {
+        self.seen.get(&id).is_some_and(|seen| {
+            self.is_as_seen(seen, counter) && now.saturating_sub(seen.since) > self.patience
+        })
+    }
+
+    fn is_as_seen(&self, seen: &Seen, counter: u64) -> bool {
+        #[cfg(test)]
+        if self.ignores_counters {
+            return true;
+        }
+        seen.lease.counter == counter
+    }
+
+    /// The gateways whose leases there are.
+    pub fn peers(&self, now: Duration) -> impl Iterator<Item = Peer> {
+        self.seen.iter().map(move |(id, seen)| Peer {
+            id: *id,
+            lease: seen.lease.clone(),
+            is_dead: self.is_dead(*id, seen.lease.counter, now),
+        })
+    }
+
+    /// One gateway.
+    #[must_use]
+    pub fn peer(&self, id: GatewayId, now: Duration) -> Option<Peer> {
+        self.seen.get(&id).map(|seen| Peer {
+            id,
+            lease: seen.lease.clone(),
+            is_dead: self.is_dead(id, seen.lease.counter, now),
+        })
+    }
+
+    fn removable(&self, now: Duration) -> Vec<(GatewayId, u64)> {
+        let long = self.patience.saturating_mul(REMOVED_AFTER_LEASES);
+        let old = self
+            .seen
+            .iter()
+            .filter(|(_, seen)| now.saturating_sub(seen.since) > long);
+        old.map(|(id, seen)| (*id, seen.lease.counter)).collect()
+    }
+}
+
+/// A gateway's own lease.
+#[derive(Debug)]
+pub struct Member {
+    id: GatewayId,
+    /// As it will be renewed.
+    lease: LeaseRecord,
+    /// Notices that were obeyed, which the next renewal removes.
+    obeyed: Vec<(SessionId, u64)>,
+    /// Notices that were read and are to be obeyed before the next renewal.
+    read: Vec<(SessionId, u64)>,
+}
+
+/// What came of a renewal.
+#[derive(Clone, Debug)]
+pub struct Renewal {
+    /// The lease holds from then on.
+    pub began: Duration,
+    /// Sessions that must be given up before the next renewal.
+    pub notices: Vec<SessionId>,
+    /// The leases of the others.
+    pub others: Vec<(GatewayId, LeaseRecord)>,
+}
+
+impl Member {
+    /// A gateway that has not joined yet. Its first renewal joins.
+    #[must_use]
+    pub fn new(id: GatewayId, lease: LeaseRecord) -> Self {
+        Self {
+            id,
+            lease,
+            obeyed: Vec::new(),
+            read: Vec::new(),
+        }
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn id(&self) -> GatewayId {
+        self.id
+    }
+
+    /// What the next renewal tells the others.
+    pub fn tell(&mut self, state: GatewayState, sessions: u32) {
+        self.lease.state = state;
+        self.lease.sessions = sessions;
+    }
+
+    /// Renews the lease, or joins. The sessions named by the renewal before have been given up.
+    ///
+    /// # Errors
+    ///
+    /// The store fails, or a record is damaged. Whether the lease was renewed is then not known, and
+    /// does not matter: nothing holds on account of it, and the next renewal counts on.
+    ///
+    /// # Cancellation
+    ///
+    /// Safe: as after an error.
+    pub async fn renew(&mut self, kv: &dyn Kv, clock: &dyn Clock) -> Result<Renewal, FleetError> {
+        self.obeyed.append(&mut self.read);
+        // A straggler of an earlier attempt must not look like this renewal.
+        self.lease.counter += 1;
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            let began = clock.monotonic();
+            match self.try_renew(kv, began).await {
+                Ok(renewal) => {
+                    self.obeyed.clear();
+                    return Ok(renewal);
+                }
+                Err(FleetError::Kv(error)) if is_worth_it(&error) && attempt < ATTEMPTS_MAX => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn try_renew(&mut self, kv: &dyn Kv, began: Duration) -> Result<Renewal, FleetError> {
+        let mut txn = kv.begin();
+        let key = keyspace::lease(self.id);
+        // An attempt whose outcome is unknown must conflict with this one if it comes late.
+        txn.get(&key, Isolation::Serializable).await?;
+        let notices = read_notices(txn.as_ref(), self.id).await?;
+        let others = read_leases(txn.as_ref(), self.id).await?;
+        for (session, nonce) in &self.obeyed {
+            if notices.contains(&(*session, *nonce)) {
+                txn.clear(&keyspace::notice(self.id, *session));
+            }
+        }
+        txn.set(&key, &self.lease.encode());
+        txn.commit().await?;
+        self.read = notices
+            .into_iter()
+            .filter(|notice| !self.obeyed.contains(notice))
+            .collect();
+        Ok(Renewal {
+            began,
+            notices: self.read.iter().map(|(session, _)| *session).collect(),
+            others,
+        })
+    }
+
+    /// Leaves: the lease and the notices are removed. For a gateway that has let go of all sessions.
+    ///
+    /// # Errors
+    ///
+    /// The store fails; others will see that the lease is not renewed.
+    ///
+    /// # Cancellation
+    ///
+    /// Safe: the gateway may or may not have left.
+    pub async fn leave(&self, kv: &dyn Kv) -> Result<(), FleetError> {
+        let mut txn = kv.begin();
+        txn.clear(&keyspace::lease(self.id));
+        txn.clear_range(&keyspace::notices(self.id));
+        txn.commit().await?;
+        Ok(())
+    }
+}
+
+/// Removes leases that were not renewed for long, with the notices to those gateways.
+///
+/// # Errors
+///
+/// The store fails, or a record is damaged.
+///
+/// # Cancellation
+///
+/// Safe.
+pub async fn remove_dead(
+    kv: &dyn Kv,
+    seen: &Sightings,
+    now: Duration,
+) -> Result<Vec<GatewayId>, FleetError> {
+    let mut removed = Vec::new();
+    for (id, counter) in seen.removable(now) {
+        let mut txn = kv.begin();
+        let key = keyspace::lease(id);
+        let found = txn.get(&key, Isolation::Serializable).await?;
+        let Some(found) = found.map(|found| LeaseRecord::decode(&found)).transpose()? else {
+            continue;
+        };
+        if found.counter != counter {
+            continue;
+        }
+        txn.clear(&key);
+        txn.clear_range(&keyspace::notices(id));
+        match txn.commit().await {
+            Ok(_) => removed.push(id),
+            Err(error) if is_worth_it(&error) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(removed)
+}
+
+/// Tells gateways that a session is no longer what they have in memory.
+///
+/// # Errors
+///
+/// The store fails: they may not have been told.
+///
+/// # Cancellation
+///
+/// Safe: they may or may not have been told.
+pub async fn notify(
+    kv: &dyn Kv,
+    gateways: &[GatewayId],
+    session: SessionId,
+    nonce: u64,
+) -> Result<(), FleetError> {
+    let mut txn = kv.begin();
+    for gateway in gateways {
+        write_notice(txn.as_mut(), *gateway, session, nonce);
+    }
+    txn.commit().await?;
+    Ok(())
+}
+
+/// Whether there is no notice of a session to a gateway (any more).
+///
+/// # Errors
+///
+/// The store fails.
+///
+/// # Cancellation
+///
+/// Safe.
+pub async fn is_obeyed(
+    kv: &dyn Kv,
+    gateway: GatewayId,
+    session: SessionId,
+) -> Result<bool, FleetError> {
+    Ok(!has_notice(kv.begin().as_ref(), gateway, session).await?)
+}
+
+/// Who owns sessions, in the order in which they are given. `None` for a session that nobody ever
+/// owned, or that was closed.
+///
+/// # Errors
+///
+/// The store fails, or a record is damaged.
+///
+/// # Cancellation
+///
+/// Safe.
+pub async fn owners(
+    kv: &dyn Kv,
+    sessions: &[SessionId],
+) -> Result<Vec<Option<OwnerRecord>>, FleetError> {
+    let mut owners = Vec::with_capacity(sessions.len());
+    for some in sessions.chunks(OWNERS_MAX) {
+        let txn = kv.begin();
+        for session in some {
+            owners.push(read_owner(txn.as_ref(), *session).await?);
+        }
+    }
+    Ok(owners)
+}
+
+/// The leases of all gateways.
+///
+/// # Errors
+///
+/// The store fails, or a record is damaged.
+///
+/// # Cancellation
+///
+/// Safe.
+pub async fn leases(kv: &dyn Kv) -> Result<Vec<(GatewayId, LeaseRecord)>, FleetError> {
+    read_leases(kv.begin().as_ref(), NOBODY).await
+}
+
+pub(crate) fn write_notice(
+    txn: &mut dyn Transaction,
+    gateway: GatewayId,
+    session: SessionId,
+    nonce: u64,
+) {
+    let notice = NoticeRecord { nonce };
+    txn.set(&keyspace::notice(gateway, session), &notice.encode());
+}
+
+pub(crate) async fn has_notice(
+    txn: &dyn Transaction,
+    gateway: GatewayId,
+    session: SessionId,
+) -> Result<bool, FleetError> {
+    let key = keyspace::notice(gateway, session);
+    Ok(txn.get(&key, Isolation::Snapshot).await?.is_some())
+}
+
+pub(crate) async fn read_owner(
+    txn: &dyn Transaction,
+    session: SessionId,
+) -> Result<Option<OwnerRecord>, FleetError> {
+    let key = keyspace::session_owner(session);
+    let found = txn.get(&key, Isolation::Serializable).await?;
+    let owner = found.map(|found| OwnerRecord::decode(&found)).transpose()?;
+    Ok(owner)
+}
+
+pub(crate) async fn read_lease(
+    txn: &dyn Transaction,
+    gateway: GatewayId,
+) -> Result<Option<LeaseRecord>, FleetError> {
+    let key = keyspace::lease(gateway);
+    let found = txn.get(&key, Isolation::Serializable).await?;
+    let lease = found.map(|found| LeaseRecord::decode(&found)).transpose()?;
+    Ok(lease)
+}
+
+async fn read_notices(
+    txn: &dyn Transaction,
+    gateway: GatewayId,
+) -> Result<Vec<(SessionId, u64)>, FleetError> {
+    let range = keyspace::notices(gateway);
+    let limit = RangeLimit::pairs(NOTICES_MAX);
+    let page = txn
+        .get_range(&range, limit, Isolation::Serializable)
+        .await?;
+    let mut notices = Vec::with_capacity(page.pairs.len());
+    for (key, value) in page.pairs {
+        let session =
+            keyspace::decode_notice(&key).map_err(|_| RecordError::Field("notice key"))?;
+        notices.push((session, NoticeRecord::decode(&value)?.nonce));
+    }
+    Ok(notices)
+}
+
+/// The leases of all gateways but one.
+pub(crate) async fn read_leases(
+    txn: &dyn Transaction,
+    but: GatewayId,
+) -> Result<Vec<(GatewayId, LeaseRecord)>, FleetError> {
+    let limit = RangeLimit::pairs(GATEWAYS_MAX);
+    let page = txn
+        .get_range(&keyspace::leases(), limit, Isolation::Snapshot)
+        .await?;
+    let mut leases = Vec::with_capacity(page.pairs.len());
+    for (key, value) in page.pairs {
+        let id = keyspace::decode_lease(&key).map_err(|_| RecordError::Field("lease key"))?;
+        if id != but {
+            leases.push((id, LeaseRecord::decode(&value)?));
+        }
+    }
+    Ok(leases)
+}
+
+fn is_worth_it(error: &KvError) -> bool {
+    matches!(
+        error,
+        KvError::Conflict | KvError::VersionTooOld | KvError::OutcomeUnknown
+    )
+}

@@ -1,0 +1,332 @@
+//! Links: connections to other gateways, over which calls are passed on as they came.
+//!
+//! There is one for each client's connection and gateway, so that a link has no more calls in flight
+//! than the connection, and order and back-pressure are those of the client. It begins with a PROXY header
+//! that says whose calls they are. A link that ends gives its calls back: they are asked again, of
+//! whoever serves their session then. The gateway at the other end takes them for copies, as it does
+//! when a client asks again.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use base::GatewayId;
+use bytes::{Bytes, BytesMut};
+use parking_lot::Mutex;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::ReadHalf;
+use tokio::sync::mpsc;
+
+use super::Route;
+use crate::connection::CallGuard;
+use crate::gateway::Gateway;
+use crate::wire::proxy;
+use crate::wire::record::{self, RecordReader};
+use crate::wire::reply::Reply;
+
+/// How long another gateway may take to accept a link.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
+
+/// A link without calls is closed after this time.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// How often a link looks at its calls' deadlines.
+const TICK: Duration = Duration::from_millis(500);
+
+/// Pause before calls are asked again that a link gave back.
+const AGAIN_PAUSE: Duration = Duration::from_millis(10);
+
+/// The same, of a gateway that could not be reached.
+const REACH_PAUSE: Duration = Duration::from_millis(100);
+
+/// A call that is passed on.
+#[derive(Debug)]
+pub(crate) struct Passed {
+    /// The whole message.
+    pub(crate) record: Bytes,
+    /// Where its reply goes.
+    pub(crate) guard: CallGuard,
+}
+
+/// The client's connection, and the gateway.
+type Key = (u64, GatewayId);
+
+/// The way into a link.
+#[derive(Debug)]
+struct Open {
+    number: u64,
+    calls: mpsc::Sender<Passed>,
+}
+
+/// The links there are.
+#[derive(Debug, Default)]
+pub(super) struct Links {
+    open: Mutex<HashMap<Key, Open>>,
+    /// Numbers links.
+    next: AtomicU64,
+}
+
+impl Links {
+    /// Sends a call over the link for its connection, which is made if there is none.
+    pub(super) fn send(&self, gateway: &Arc<Gateway>, route: &Route, call: Passed) {
+        let key = (call.guard.connection().id(), route.gateway);
+        let mut open = self.open.lock();
+        let call = match open.get(&key) {
+            Some(link) => match link.calls.try_send(call) {
+                Ok(()) => return,
+                // It is ending.
+                Err(mpsc::error::TrySendError::Closed(call)) => call,
+                // Not with the bound of the connection.
+                Err(mpsc::error::TrySendError::Full(call)) => return call.guard.close(),
+            },
+            None => call,
+        };
+        let (sender, calls) = mpsc::channel(gateway.calls_in_flight_max());
+        let client = call.guard.connection().peer();
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        if sender.try_send(call).is_ok() {
+            let calls = sender;
+            open.insert(key, Open { number, calls });
+        }
+        drop(open);
+        let link = Link {
+            gateway: Arc::clone(gateway),
+            route: route.clone(),
+            key,
+            number,
+            client,
+            calls,
+            asked: HashMap::new(),
+        };
+        gateway.tasks.spawn(link.run());
+    }
+
+    fn close(&self, key: Key, number: u64) {
+        let mut open = self.open.lock();
+        if open.get(&key).is_some_and(|link| link.number == number) {
+            open.remove(&key);
+        }
+    }
+}
+
+/// Why a link ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// The gateway could not be reached.
+    Unreachable,
+    /// It broke, or the other side closed it.
+    Closed,
+    /// There was nothing to do.
+    Idle,
+}
+
+struct Link {
+    gateway: Arc<Gateway>,
+    route: Route,
+    key: Key,
+    number: u64,
+    client: SocketAddr,
+    calls: mpsc::Receiver<Passed>,
+    /// By transaction id; several if a client uses one for several calls.
+    asked: HashMap<u32, VecDeque<Passed>>,
+}
+
+impl Link {
+    async fn run(mut self) {
+        let end = match self.connect().await {
+            Some(stream) => self.talk(stream).await,
+            None => End::Unreachable,
+        };
+        self.calls.close();
+        let gateway = Arc::clone(&self.gateway);
+        if let Some(fleet) = &gateway.fleet {
+            fleet.links.close(self.key, self.number);
+            let now = gateway.clock.monotonic();
+            fleet.tried(self.route.gateway, now, end != End::Unreachable);
+        }
+        let mut back: Vec<Passed> = self.asked.drain().flat_map(|(_, calls)| calls).collect();
+        while let Ok(call) = self.calls.try_recv() {
+            back.push(call);
+        }
+        if back.is_empty() {
+            return;
+        }
+        if end != End::Idle {
+            let gone = self.route.gateway;
+            gateway.forget_routes(|route| route.gateway == gone);
+        }
+        gateway
+            .counters
+            .passed_back
+            .add(u64::try_from(back.len()).unwrap_or(0));
+        gateway
+            .clock
+            .sleep(match end {
+                End::Unreachable => REACH_PAUSE,
+                End::Closed | End::Idle => AGAIN_PAUSE,
+            })
+            .await;
+        for Passed { record, guard } in back {
+            if guard.connection().is_open() {
+                gateway.redispatch(&record, guard);
+            }
+        }
+    }
+
+    async fn connect(&self) -> Option<TcpStream> {
+        let connect = TcpStream::connect(&*self.route.address);
+        let connected = tokio::select! {
+            connected = connect => connected,
+            () = self.gateway.clock.sleep(CONNECT_PATIENCE) => return None,
+        };
+        match connected {
+            Ok(stream) => stream.set_nodelay(true).is_ok().then_some(stream),
+            Err(error) => {
+                tracing::debug!(gateway = self.route.gateway.raw(), %error, "gateway is not reached");
+                None
+            }
+        }
+    }
+
+    async fn talk(&mut self, mut stream: TcpStream) -> End {
+        let (mut read, mut write) = stream.split();
+        let mut records = RecordReader::new();
+        let mut sending = Sending::default();
+        sending.push(Bytes::from(proxy::header_for(self.client)));
+        let clock = Arc::clone(&self.gateway.clock);
+        let mut used = clock.monotonic();
+        let mut tick = clock.sleep(TICK);
+        loop {
+            tokio::select! {
+                biased;
+                received = receive(&mut read, &mut records) => {
+                    if !matches!(received, Ok(1..)) || !self.answer(&mut records) {
+                        return End::Closed;
+                    }
+                    used = clock.monotonic();
+                }
+                call = self.calls.recv() => {
+                    let Some(call) = call else { return End::Idle };
+                    used = clock.monotonic();
+                    self.ask(call, &mut sending);
+                }
+                written = write.write_buf(&mut sending.front), if sending.has_some() => {
+                    if !matches!(written, Ok(1..)) {
+                        return End::Closed;
+                    }
+                    sending.go_on();
+                }
+                () = &mut tick => {
+                    let now = clock.monotonic();
+                    self.hang_up_on_late(now);
+                    if self.asked.is_empty() && now.saturating_sub(used) > IDLE {
+                        return End::Idle;
+                    }
+                    tick = clock.sleep(TICK);
+                }
+            }
+        }
+    }
+
+    fn ask(&mut self, call: Passed, sending: &mut Sending) {
+        let Some(xid) = xid(&call.record) else {
+            return call.guard.close();
+        };
+        sending.push(record::mark(call.record.len()));
+        sending.push(call.record.clone());
+        self.asked.entry(xid).or_default().push_back(call);
+    }
+
+    /// Sends the replies that have come to those who asked. `false` if what came are no replies.
+    fn answer(&mut self, records: &mut RecordReader) -> bool {
+        loop {
+            if records.claim().is_some() {
+                // The other side is a gateway: it sends no more than was asked for.
+                records.grant();
+            }
+            let record = match records.take() {
+                Ok(Some(record)) => record,
+                Ok(None) => return true,
+                Err(_) => return false,
+            };
+            let Some(xid) = xid(&record) else {
+                return false;
+            };
+            let Some(calls) = self.asked.get_mut(&xid) else {
+                continue;
+            };
+            let call = calls.pop_front();
+            if calls.is_empty() {
+                self.asked.remove(&xid);
+            }
+            if let Some(call) = call {
+                call.guard.send(Reply::of_record(record));
+            }
+        }
+    }
+
+    /// Closes the connections of calls that have waited for too long.
+    fn hang_up_on_late(&mut self, now: Duration) {
+        self.asked.retain(|_, calls| {
+            let is_late = |call: &Passed| call.guard.is_late(now);
+            if calls.iter().any(is_late) {
+                for call in calls.drain(..) {
+                    call.guard.close();
+                }
+            }
+            !calls.is_empty()
+        });
+    }
+}
+
+/// Reads what has arrived. Safe to drop.
+async fn receive(read: &mut ReadHalf<'_>, records: &mut RecordReader) -> std::io::Result<usize> {
+    read.read_buf(&mut records.room()).await
+}
+
+fn xid(record: &Bytes) -> Option<u32> {
+    record.first_chunk().map(|xid| u32::from_be_bytes(*xid))
+}
+
+/// What is to be written, in order.
+#[derive(Debug, Default)]
+struct Sending {
+    front: Bytes,
+    rest: VecDeque<Bytes>,
+}
+
+impl Sending {
+    fn push(&mut self, bytes: Bytes) {
+        self.rest.push_back(bytes);
+        self.go_on();
+    }
+
+    fn has_some(&self) -> bool {
+        !self.front.is_empty()
+    }
+
+    /// Takes the next piece if the first is written. Small ones go together.
+    fn go_on(&mut self) {
+        if !self.front.is_empty() {
+            return;
+        }
+        let mut together = BytesMut::new();
+        while let Some(next) = self.rest.front()
+            && (together.is_empty() || together.len() + next.len() <= TOGETHER_BYTES)
+        {
+            let next = self.rest.pop_front().unwrap_or_default();
+            if together.is_empty() && next.len() > TOGETHER_BYTES {
+                self.front = next;
+                return;
+            }
+            together.extend_from_slice(&next);
+        }
+        self.front = together.freeze();
+    }
+}
+
+/// Pieces up to so many bytes are written together.
+const TOGETHER_BYTES: usize = 16 * 1024;

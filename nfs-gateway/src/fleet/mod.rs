@@ -1,0 +1,334 @@
+//! This gateway among others: its lease, who owns what, and what is passed on to whom.
+//!
+//! The rules are in `docs/design/0015-fleet.md`. The store's side of them is `metadata::fleet`; here is
+//! what needs a clock that runs and sessions in memory. `links` passes calls on.
+
+mod draining;
+mod links;
+mod places;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use base::{Clock, GatewayId, SessionId};
+use metadata::fleet::{self, FleetError, Member, Peer, RENEWALS_PER_LEASE, Sightings};
+use metadata::record::gateway::{GatewayState, LeaseRecord};
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::Notify;
+
+use crate::connection::CallGuard;
+use crate::gateway::Gateway;
+use crate::session::Session;
+
+use links::Links;
+pub(crate) use links::Passed;
+pub use places::Whereabouts;
+pub(crate) use places::{Place, Route};
+
+/// How long a lease is unless configured.
+pub const LEASE_DEFAULT: Duration = Duration::from_secs(2);
+
+/// For how long a call waits for this gateway's lease, or for another gateway, before its connection is
+/// closed.
+pub(crate) const CALL_PATIENCE: Duration = Duration::from_secs(20);
+
+/// A gateway that cannot be reached for so many leases, but lives, loses the sessions that are asked for.
+const UNREACHABLE_LEASES: u32 = 4;
+
+/// Tries at a gateway that cannot be reached, before sessions are taken from it.
+const UNREACHABLE_TRIES: u32 = 4;
+
+/// How a gateway joins others.
+#[derive(Clone, Debug)]
+pub struct FleetOptions {
+    /// How long a lease is: a gateway that dies is missed after about this time.
+    pub lease: Duration,
+    /// Where clients reach this gateway with NFS, as host and port.
+    pub nfs: String,
+    /// Where other gateways reach it, as host and port. Empty if they cannot: then they take sessions
+    /// from it instead of passing calls on.
+    pub peers: String,
+    /// Where its API is, as a URL.
+    pub api: String,
+}
+
+/// What a gateway knows of itself and the others.
+#[derive(Debug)]
+pub(crate) struct Fleet {
+    lease: Duration,
+    /// Where clients reach us.
+    nfs: String,
+    /// Where our API is.
+    api: String,
+    member: tokio::sync::Mutex<Member>,
+    seen: RwLock<Sightings>,
+    /// Our lease holds until then, in milliseconds of monotonic time.
+    holds_until_ms: AtomicU64,
+    /// Counts lapses: what was taken over before one has to be looked at again.
+    lapses: AtomicU64,
+    renewed: Notify,
+    /// Wakes the task that renews.
+    hurry: Notify,
+    draining: AtomicBool,
+    troubles: Mutex<HashMap<GatewayId, Trouble>>,
+    links: Links,
+}
+
+/// A gateway that cannot be reached.
+#[derive(Clone, Copy, Debug)]
+struct Trouble {
+    since: Duration,
+    tries: u32,
+}
+
+impl Fleet {
+    pub(crate) fn new(id: GatewayId, options: &FleetOptions, clock: &dyn Clock) -> Self {
+        let lease = LeaseRecord {
+            counter: 0,
+            state: GatewayState::Serving,
+            started: clock.wall(),
+            nfs: options.nfs.clone(),
+            peers: options.peers.clone(),
+            api: options.api.clone(),
+            sessions: 0,
+            release: env!("CARGO_PKG_VERSION").into(),
+        };
+        Self {
+            lease: options.lease,
+            nfs: options.nfs.clone(),
+            api: options.api.clone(),
+            member: tokio::sync::Mutex::new(Member::new(id, lease)),
+            seen: RwLock::new(Sightings::new(options.lease)),
+            holds_until_ms: AtomicU64::new(0),
+            lapses: AtomicU64::new(0),
+            renewed: Notify::new(),
+            hurry: Notify::new(),
+            draining: AtomicBool::new(false),
+            troubles: Mutex::new(HashMap::new()),
+            links: Links::default(),
+        }
+    }
+
+    /// Whether calls may be answered from memory now.
+    pub(crate) fn holds(&self, now_ms: u64) -> bool {
+        now_ms < self.holds_until_ms.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::SeqCst)
+    }
+
+    /// How often the lease has lapsed.
+    pub(crate) fn lapses(&self) -> u64 {
+        self.lapses.load(Ordering::SeqCst)
+    }
+
+    /// The other gateways, as last seen.
+    fn peers(&self, now: Duration) -> Vec<Peer> {
+        self.seen.read().peers(now).collect()
+    }
+
+    /// Takes note of whether a gateway could be reached.
+    fn tried(&self, id: GatewayId, now: Duration, reached: bool) {
+        let mut troubles = self.troubles.lock();
+        if reached {
+            troubles.remove(&id);
+            return;
+        }
+        let trouble = troubles.entry(id).or_insert(Trouble {
+            since: now,
+            tries: 0,
+        });
+        trouble.tries = trouble.tries.saturating_add(1);
+    }
+
+    /// Whether a gateway has been out of reach for so long that sessions are taken from it.
+    fn is_out_of_reach(&self, id: GatewayId, now: Duration) -> bool {
+        let patience = self.lease.saturating_mul(UNREACHABLE_LEASES);
+        self.troubles.lock().get(&id).is_some_and(|trouble| {
+            trouble.tries >= UNREACHABLE_TRIES && now.saturating_sub(trouble.since) > patience
+        })
+    }
+
+    /// Forgets troubles with gateways that are gone.
+    fn forget_troubles(&self) {
+        let seen = self.seen.read();
+        self.troubles
+            .lock()
+            .retain(|id, _| seen.peer(*id, Duration::ZERO).is_some());
+    }
+}
+
+impl Gateway {
+    /// Joins the others, and begins to renew the lease.
+    pub(crate) async fn join(self: &Arc<Self>) -> Result<(), FleetError> {
+        let Some(fleet) = &self.fleet else {
+            return Ok(());
+        };
+        self.renew(fleet).await?;
+        let gateway = Arc::downgrade(self);
+        let (clock, tasks) = (Arc::clone(&self.clock), self.tasks.clone());
+        let pause = fleet.lease / RENEWALS_PER_LEASE;
+        self.tasks.spawn(async move {
+            loop {
+                let Some(gateway) = gateway.upgrade() else {
+                    return;
+                };
+                let Some(fleet) = &gateway.fleet else { return };
+                tokio::select! {
+                    () = clock.sleep(pause) => {}
+                    () = fleet.hurry.notified() => {}
+                    () = tasks.shutdown_begun() => return,
+                }
+                if let Err(error) = gateway.renew(fleet).await {
+                    let held = fleet.holds(gateway.now_ms());
+                    tracing::warn!(%error, held, "the lease was not renewed, trying again");
+                }
+                drop(gateway);
+            }
+        });
+        Ok(())
+    }
+
+    /// Renews the lease, and does what that brings with it.
+    async fn renew(self: &Arc<Self>, fleet: &Fleet) -> Result<(), FleetError> {
+        let mut member = fleet.member.lock().await;
+        let state = match fleet.is_draining() {
+            true => GatewayState::Draining,
+            false => GatewayState::Serving,
+        };
+        let sessions = u32::try_from(self.sessions_in_memory()).unwrap_or(u32::MAX);
+        member.tell(state, sessions);
+        let renewal = member.renew(self.kv.as_ref(), self.clock.as_ref()).await?;
+        let now = self.clock.monotonic();
+        fleet.seen.write().saw(now, renewal.others);
+        let obeyed = !renewal.notices.is_empty();
+        for session in renewal.notices {
+            self.counters.notices.count();
+            self.give_up(session);
+        }
+        // Did the lease hold all the time until the renewal was committed?
+        let held_until = fleet.holds_until_ms.load(Ordering::SeqCst);
+        if ms(now) >= held_until {
+            fleet.lapses.fetch_add(1, Ordering::SeqCst);
+            if held_until > 0 {
+                self.counters.lapses.count();
+                tracing::warn!("the lease had lapsed: sessions are looked at again");
+            }
+            self.look_into_sessions().await?;
+        }
+        let until = renewal.began.saturating_add(fleet.lease);
+        fleet.holds_until_ms.store(ms(until), Ordering::SeqCst);
+        fleet.renewed.notify_waiters();
+        fleet.forget_troubles();
+        self.forget_routes(|route| !self.is_good(fleet, route, now));
+        if obeyed {
+            // Somebody waits for the notices to go.
+            fleet.hurry.notify_one();
+        }
+        let seen = fleet.seen.read().clone();
+        drop(member);
+        for gateway in fleet::remove_dead(self.kv.as_ref(), &seen, now).await? {
+            tracing::info!(
+                gateway = gateway.raw(),
+                "removed the lease of a dead gateway"
+            );
+        }
+        Ok(())
+    }
+
+    /// Gives up the sessions that are not ours any more.
+    async fn look_into_sessions(self: &Arc<Self>) -> Result<(), FleetError> {
+        let sessions = self.open_sessions();
+        let ids: Vec<SessionId> = sessions.iter().map(|session| session.id()).collect();
+        let owners = fleet::owners(self.kv.as_ref(), &ids).await?;
+        for (session, owner) in sessions.iter().zip(owners) {
+            let ours = owner
+                .is_some_and(|owner| (owner.gateway, owner.epoch) == (self.id, session.epoch()));
+            if !ours {
+                tracing::info!(session = %session.id(), "session was taken over during a lapse");
+                self.counters.fenced.count();
+                self.give_up_session(session);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives up what is in memory of a session that may have another owner.
+    fn give_up(self: &Arc<Self>, id: SessionId) {
+        if let Some(session) = self.void(id) {
+            self.give_up_session(&session);
+        }
+    }
+
+    fn give_up_session(&self, session: &Arc<Session>) {
+        self.forget(session);
+        session.give_up();
+    }
+
+    /// Tells the other gateways that a session is no longer what they may have in memory. They hear it
+    /// with their next renewal.
+    pub async fn tell_others(&self, session: SessionId) {
+        let Some(fleet) = &self.fleet else { return };
+        let others: Vec<GatewayId> = fleet
+            .peers(self.clock.monotonic())
+            .into_iter()
+            .filter(|peer| !peer.is_dead)
+            .map(|peer| peer.id)
+            .collect();
+        if others.is_empty() {
+            return;
+        }
+        let nonce = self.rng.u64();
+        if let Err(error) = fleet::notify(self.kv.as_ref(), &others, session, nonce).await {
+            tracing::warn!(%session, %error, "other gateways were not told of a session");
+        }
+    }
+
+    /// Whether calls may be answered from memory now.
+    pub(crate) fn may_serve(&self) -> bool {
+        match &self.fleet {
+            Some(fleet) => fleet.holds(self.now_ms()),
+            None => true,
+        }
+    }
+
+    /// Waits until calls may be answered from memory. `false` after as long as a call waits.
+    pub(crate) async fn wait_for_lease(&self) -> bool {
+        let Some(fleet) = &self.fleet else {
+            return true;
+        };
+        let mut deadline = self.clock.sleep(CALL_PATIENCE);
+        loop {
+            let renewed = fleet.renewed.notified();
+            if fleet.holds(self.now_ms()) {
+                return true;
+            }
+            tokio::select! {
+                () = renewed => {}
+                () = &mut deadline => return false,
+            }
+        }
+    }
+
+    /// Serves a call when the lease holds again.
+    pub(crate) fn serve_with_lease(&self, record: bytes::Bytes, guard: CallGuard) {
+        let Some(gateway) = self.this() else {
+            return guard.close();
+        };
+        self.counters.lease_waits.count();
+        self.tasks.spawn(async move {
+            if gateway.wait_for_lease().await {
+                gateway.redispatch(&record, guard);
+            } else {
+                guard.close();
+            }
+        });
+    }
+}
+
+fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
