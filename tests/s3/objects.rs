@@ -55,7 +55,7 @@ mod tests {
             put_time: Duration::from_secs(20),
             pause: Duration::from_millis(10),
             pause_max: Duration::from_millis(100),
-            tries: 8,
+            tries: 14,
             part_bytes: 5 << 20,
             ..ObjectOptions::default()
         }
@@ -280,6 +280,31 @@ mod tests {
         let (hedges, won) = (counters.hedges.count(), counters.hedges_won.count());
         assert!(won > 0 && hedges >= won, "{won} of {hedges}");
         assert!(hedges <= 200 / 10 + 8, "{hedges}: they are for few calls");
+    }
+
+    /// Neighbours come with few calls, also while they are asked for one by one, and each once.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn neighbours_are_fetched_together() {
+        let s3 = S3::start(11).await;
+        let ledger = Arc::default();
+        let one = process(&ledger, &s3, options(), None).await;
+        let all = contents(0, 100, 100_000);
+        put_all(&one.store, &all).await;
+        one.store.sync().await.unwrap();
+        until("all is packed", || is_packed(&ledger, &all)).await;
+        let two = process(&ledger, &s3, options(), None).await;
+        let ids: Vec<_> = all.iter().map(|content| key(content).id).collect();
+        let before = s3.calls().1;
+        let (fetched, ()) = tokio::join!(two.store.prefetch(DOMAIN, ids.clone()), async {
+            tokio::task::yield_now().await;
+            read_all(&two.store, &all).await;
+        });
+        fetched.unwrap();
+        let calls = s3.calls().1 - before;
+        assert!(calls < 30, "{calls} calls for 100 chunks");
+        let objects = two.store.objects().unwrap();
+        let received = objects.counters().received_bytes.count();
+        assert!(received < 11_000_000, "{received} bytes");
     }
 
     /// The object store is gone: what is cached is read, also after a restart, writes go on as long as staging

@@ -52,6 +52,7 @@ struct Shared {
     down: AtomicBool,
     /// Writes wait while this says so.
     held: watch::Sender<bool>,
+    put_delay: Mutex<Duration>,
     rng: Rng,
     clock: SystemClock,
     puts: AtomicU64,
@@ -79,6 +80,7 @@ impl S3 {
             faults: Mutex::default(),
             down: AtomicBool::new(false),
             held: watch::channel(false).0,
+            put_delay: Mutex::default(),
             rng: Rng::seeded(seed),
             clock: SystemClock::new(),
             puts: AtomicU64::new(0),
@@ -125,6 +127,11 @@ impl S3 {
     /// Lets writes wait, or go on.
     pub(crate) fn hold_puts(&self, held: bool) {
         self.shared.held.send_replace(held);
+    }
+
+    /// Lets each write take so much longer.
+    pub(crate) fn delay_puts(&self, delay: Duration) {
+        *self.shared.put_delay.lock() = delay;
     }
 
     /// Writes that came, and reads.
@@ -176,6 +183,8 @@ async fn answer(
         shared.puts.fetch_add(1, Ordering::SeqCst);
         let mut held = shared.held.subscribe();
         held.wait_for(|held| !held).await?;
+        let delay = *shared.put_delay.lock();
+        shared.clock.sleep(delay).await;
     }
     if is_get {
         shared.gets.fetch_add(1, Ordering::SeqCst);

@@ -24,9 +24,14 @@ impl Shared {
             return entry::content(domain, id, entry.bytes);
         }
         self.counters.misses.increment();
-        let content = match self.read_disk(domain, key).await {
+        let landed = self.landing.take(key).await;
+        let landed = landed.and_then(|entry| entry::content(domain, id, entry).ok());
+        let content = match landed {
             Some(content) => content,
-            None => self.read(domain, key).await?,
+            None => match self.read_disk(domain, key).await {
+                Some(content) => content,
+                None => self.read(domain, key).await?,
+            },
         };
         self.counters.read_bytes.add_len(content.len());
         Ok(content)
