@@ -1,5 +1,5 @@
 //! A real S3 server, `s3s` with `s3s-fs`, behind a layer that does what networks and busy servers do.
-#![allow(dead_code)] // Shared by test binaries.
+#![allow(dead_code, clippy::unwrap_used)] // Shared by test binaries.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -53,10 +53,31 @@ struct Shared {
     /// Writes wait while this says so.
     held: watch::Sender<bool>,
     put_delay: Mutex<Duration>,
+    pace: Mutex<Pace>,
     rng: Rng,
     clock: SystemClock,
     puts: AtomicU64,
     gets: AtomicU64,
+}
+
+/// How reads come: after a while, and all together no faster than so.
+#[derive(Debug, Default)]
+struct Pace {
+    latency: Duration,
+    bytes_per_second: Option<u64>,
+    paid_at: Duration,
+}
+
+impl Pace {
+    /// How long an answer of so many bytes takes.
+    fn wait(&mut self, bytes: usize, now: Duration) -> Duration {
+        let Some(rate) = self.bytes_per_second else {
+            return self.latency;
+        };
+        let micros = u64::try_from(bytes).unwrap() * 1_000_000 / rate;
+        self.paid_at = self.paid_at.max(now) + Duration::from_micros(micros);
+        self.latency + (self.paid_at - now)
+    }
 }
 
 /// The server. It ends with this.
@@ -81,6 +102,7 @@ impl S3 {
             down: AtomicBool::new(false),
             held: watch::channel(false).0,
             put_delay: Mutex::default(),
+            pace: Mutex::default(),
             rng: Rng::seeded(seed),
             clock: SystemClock::new(),
             puts: AtomicU64::new(0),
@@ -127,6 +149,15 @@ impl S3 {
     /// Lets writes wait, or go on.
     pub(crate) fn hold_puts(&self, held: bool) {
         self.shared.held.send_replace(held);
+    }
+
+    /// Lets reads begin after `latency`, and come with so many bytes a second, all together.
+    pub(crate) fn pace_gets(&self, latency: Duration, bytes_per_second: Option<u64>) {
+        *self.shared.pace.lock() = Pace {
+            latency,
+            bytes_per_second,
+            paid_at: Duration::ZERO,
+        };
     }
 
     /// Lets each write take so much longer.
@@ -214,6 +245,12 @@ async fn answer(
         .await
         .map_err(|error| error.to_string())?
         .to_bytes();
+    if is_get {
+        let wait = (shared.pace.lock()).wait(body.len(), shared.clock.monotonic());
+        if !wait.is_zero() {
+            shared.clock.sleep(wait).await;
+        }
+    }
     let is_cut = is_get && body.len() > 1 && happens(faults.cut);
     let body = if is_cut {
         Cut(Some(body.slice(..body.len() / 2)), body.len()).boxed_unsync()

@@ -429,7 +429,9 @@ impl Objects {
             return self.once(path, range).await;
         };
         let first = Box::pin(self.once(path, range));
-        let wait = slow.max(self.options.hedge_after_min);
+        // Twice: one in twenty is slower than `slow`, and a store that is short of bandwidth gains nothing
+        // by being asked twice.
+        let wait = slow.saturating_mul(2).max(self.options.hedge_after_min);
         let first = match select(first, self.clock.sleep(wait)).await {
             Either::Left((got, _)) => return got,
             Either::Right(((), first)) => first,
