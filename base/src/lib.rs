@@ -10,6 +10,7 @@ mod ids;
 pub mod limits;
 mod name;
 mod rng;
+pub mod simulation;
 mod tasks;
 mod time;
 

@@ -26,6 +26,8 @@ impl Tasks {
     where
         F: Future<Output = ()> + Send + 'static,
     {
+        #[cfg(feature = "testing")]
+        let future = crate::simulation::inherited(future);
         self.tracker.spawn(future);
     }
 

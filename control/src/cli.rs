@@ -91,8 +91,15 @@ pub enum Command {
     /// Remove file content that nothing refers to. A server does that by itself, too, when space is
     /// short, and from time to time.
     Gc(Gc),
-    /// Let a server end as SIGTERM does: not ready at once, it serves on for drain_delay, then answers
-    /// what is in flight and stores what is buffered. Clients wait for the next server.
+    /// List the servers that share a server's metadata, and whether they live.
+    Gateways {
+        /// The server.
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// Let a server end as SIGTERM does: not ready at once, it lets other servers on the same metadata
+    /// have its sessions, serves on for drain_delay, then answers what is in flight and stores what is
+    /// buffered. Clients go on with the others, or wait for the next server.
     Drain(Drain),
     /// Check everything in a data directory that no server uses; changes nothing. Exit code 1 if
     /// there is something wrong.

@@ -206,10 +206,11 @@ impl Collector {
         &self.counters
     }
 
-    /// Begins to look for what is due.
-    pub(crate) fn start(self: &Arc<Self>) {
+    /// Begins to look for what is due, when `is_its_turn`, and for what somebody asks for.
+    pub(crate) fn start(self: &Arc<Self>, is_its_turn: impl Fn() -> bool + Send + Sync + 'static) {
         let collector = Arc::clone(self);
-        self.until.spawn(async move { collector.serve().await });
+        let work = async move { collector.serve(is_its_turn).await };
+        self.until.spawn(work);
     }
 
     /// Asks for a collection. `None` if one of the other kind, dry or not, waits already.
@@ -255,7 +256,7 @@ impl Collector {
         }
     }
 
-    async fn serve(&self) {
+    async fn serve(&self, is_its_turn: impl Fn() -> bool) {
         loop {
             tokio::select! {
                 () = self.asked.notified() => {}
@@ -265,7 +266,8 @@ impl Collector {
             let queued = self.state.lock().queued.take();
             let next = match queued {
                 Some(queued) => Some(queued),
-                None => self.due().await,
+                None if is_its_turn() => self.due().await,
+                None => None,
             };
             if let Some(next) = next {
                 self.run(next).await;

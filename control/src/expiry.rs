@@ -19,8 +19,10 @@ pub(crate) fn start(tasks: &Tasks, store: Store, gateway: Arc<Gateway>, clock: A
     let until = tasks.clone();
     tasks.spawn(async move {
         loop {
-            // What ended while no server ran is closed by the first look.
-            if let Err(error) = close_expired(&until, &store, &gateway).await {
+            // What ended while no server ran is closed by the first look. Of several gateways one looks.
+            if gateway.is_caretaker()
+                && let Err(error) = close_expired(&until, &store, &gateway).await
+            {
                 tracing::warn!(%error, "close sessions that have expired: will be tried again");
             }
             tokio::select! {
@@ -49,7 +51,7 @@ async fn close_expired(until: &Tasks, store: &Store, gateway: &Gateway) -> Resul
                 }
                 Err(error) => return Err(error),
             }
-            gateway.drop_session(id);
+            gateway.drop_everywhere(id).await;
         }
         after = page.next;
         if after.is_none() {

@@ -18,6 +18,7 @@ pub mod data_dir;
 mod expiry;
 pub mod failure;
 mod files;
+mod fleet;
 pub mod history;
 pub mod keeping;
 mod logging;

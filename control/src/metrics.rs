@@ -208,6 +208,51 @@ const METRICS: &[Metric] = &[
         "Stored data found damaged.",
         |g| number(g.gateway.counters().corrupt.value()),
     ),
+    counter(
+        "holdfast_gateway_passed_on_total",
+        "Calls passed on to the gateway that has their session.",
+        |g| number(g.gateway.counters().passed_on.value()),
+    ),
+    counter(
+        "holdfast_gateway_passed_back_total",
+        "Calls that came back from there without a reply, and were asked again.",
+        |g| number(g.gateway.counters().passed_back.value()),
+    ),
+    counter(
+        "holdfast_gateway_lapses_total",
+        "Times the lease had lapsed before it was renewed.",
+        |g| number(g.gateway.counters().lapses.value()),
+    ),
+    counter(
+        "holdfast_gateway_lease_waits_total",
+        "Calls that waited for the lease to be renewed.",
+        |g| number(g.gateway.counters().lease_waits.value()),
+    ),
+    counter(
+        "holdfast_gateway_notices_total",
+        "Notices of other gateways that were obeyed.",
+        |g| number(g.gateway.counters().notices.value()),
+    ),
+    counter(
+        "holdfast_gateway_taken_from_living_total",
+        "Sessions taken from a gateway that lives and cannot be reached.",
+        |g| number(g.gateway.counters().taken_from_living.value()),
+    ),
+    counter(
+        "holdfast_gateway_let_go_total",
+        "Sessions let go of while draining, for other gateways to take.",
+        |g| number(g.gateway.counters().let_go.value()),
+    ),
+    gauge(
+        "holdfast_gateway_others",
+        "Other gateways on the same metadata that are alive.",
+        |g| size(g.gateway.others_alive()),
+    ),
+    gauge(
+        "holdfast_gateway_lease",
+        "1 while the lease holds, or the metadata is not shared; 0 while calls wait for it.",
+        |g| number(u64::from(g.gateway.holds_lease())),
+    ),
     gauge(
         "holdfast_transport_connections",
         "Open NFS connections.",

@@ -45,6 +45,35 @@ impl MountTarget {
             port: listen.port(),
         }
     }
+
+    /// The server at a host and port, as [`MountTarget::authority`] gives them; `None` if they are
+    /// none.
+    #[must_use]
+    pub fn parse(authority: &str) -> Option<Self> {
+        let (host, port) = authority.rsplit_once(':')?;
+        let inner = host.strip_prefix('[').and_then(|it| it.strip_suffix(']'));
+        let host = inner.unwrap_or(host);
+        (!host.is_empty()).then_some(())?;
+        Some(Self {
+            host: host.to_owned(),
+            port: port.parse().ok()?,
+        })
+    }
+
+    /// Host and port in one text.
+    #[must_use]
+    pub fn authority(&self) -> String {
+        authority(&self.host, self.port)
+    }
+}
+
+/// A host and a port in one text; IPv6 addresses in brackets.
+#[must_use]
+pub fn authority(host: &str, port: u16) -> String {
+    match host.parse() {
+        Ok(IpAddr::V6(_)) => format!("[{host}]:{port}"),
+        _ => format!("{host}:{port}"),
+    }
 }
 
 /// The mount path of a ticket.
@@ -168,6 +197,22 @@ mod tests {
              hard,nocto,actimeo=600,noresvport,rsize=1048576,wsize=1048576,timeo=150,retrans=2,\
              addr=127.0.0.1,mountaddr=127.0.0.1"
         );
+    }
+
+    #[test]
+    fn targets_are_text_both_ways() {
+        for (text, host) in [
+            ("10.0.0.1:1", "10.0.0.1"),
+            ("a.example:12049", "a.example"),
+            ("[fd00::1]:2", "fd00::1"),
+        ] {
+            let target = MountTarget::parse(text).unwrap();
+            assert_eq!(target.host, host);
+            assert_eq!(target.authority(), text);
+        }
+        for wrong in ["", "a.example", ":1", "[]:1", "a:70000"] {
+            assert_eq!(MountTarget::parse(wrong), None, "{wrong}");
+        }
     }
 
     #[test]

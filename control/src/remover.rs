@@ -53,16 +53,20 @@ impl Remover {
     }
 
     async fn serve(&self) {
+        // What was begun before the start is gone on with by the first look.
+        let mut is_asked = false;
         loop {
-            // What was begun before the start is gone on with by the first look.
-            if let Err(error) = self.remove_all().await {
+            // Of several gateways one looks, and the one that was asked.
+            if (is_asked || self.gateway.is_caretaker())
+                && let Err(error) = self.remove_all().await
+            {
                 tracing::warn!(%error, "remove workspaces: will be tried again");
             }
-            tokio::select! {
-                () = self.asked.notified() => {}
-                () = self.clock.sleep(PAUSE) => {}
+            is_asked = tokio::select! {
+                () = self.asked.notified() => true,
+                () = self.clock.sleep(PAUSE) => false,
                 () = self.until.shutdown_begun() => return,
-            }
+            };
         }
     }
 
@@ -99,7 +103,7 @@ impl Remover {
                             Ok(()) | Err(StoreError::NotFound { .. }) => {}
                             Err(error) => return Err(error),
                         }
-                        self.gateway.drop_session(id);
+                        self.gateway.drop_everywhere(id).await;
                     }
                 }
                 Removal::Removed(_) => {}

@@ -23,6 +23,7 @@ use crate::collector::Collector;
 use crate::data_dir::{ControlFile, DataDir, SessionFile};
 use crate::expiry;
 use crate::failure::{Failure, FailureKind};
+use crate::fleet::{Addresses, Listening, peer_listen};
 use crate::metrics::Counted;
 use crate::mount_line::{MountKind, MountLine, MountTarget, mount_path};
 use crate::place::{Metadata, Place, Purpose};
@@ -39,6 +40,9 @@ const PACK_BYTES_MIN: u64 = 4 << 20;
 
 /// What a start writes, in bytes, and what the metadata store keeps free to work at all.
 const START_BYTES: u64 = 4 << 20;
+
+/// Other gateways get sessions one by one for so long at the end; the rest when all is stored.
+const LET_GO_PATIENCE: Duration = Duration::from_secs(30);
 
 /// API calls in flight get this long at shutdown.
 const API_DRAIN: Duration = Duration::from_secs(5);
@@ -121,18 +125,15 @@ impl Server {
         let rng = Arc::new(system_rng()?);
         let dir = DataDir::open_or_create(&settings.data_dir)?;
         // Before the store is opened, which takes long if it is large.
-        let nfs = listen(settings.listen, "NFS", "--listen").await?;
-        let web = listen(settings.api_listen, "the API", "--api-listen").await?;
-        let (dir, metadata) = open_metadata(dir, settings, Arc::clone(&clock)).await?;
-        let objects = settings.chunks.connect(&settings.objects, &clock, &rng)?;
-        let tier = (&settings.chunks, objects.as_deref());
-        let store = metadata
-            .store(&dir, tier, Arc::clone(&clock), Arc::clone(&rng))
-            .await?;
-        dir.keep_tier(&settings.chunks)?;
+        let listeners = Listeners::new(settings).await?;
+        let (target, addresses) = listeners.addresses(settings)?;
         let (calls, tasks) = (Tasks::new(), Tasks::new());
-        let own = (&clock, &rng, &tasks);
-        let content = open_content(&dir, &metadata, settings, objects, own).await?;
+        let Stores {
+            dir,
+            metadata,
+            store,
+            content,
+        } = Stores::open(dir, settings, (&clock, &rng), tasks.clone()).await?;
         let cached = cached(&content, settings);
         let engines = Engines {
             kv: metadata.kv(),
@@ -140,14 +141,12 @@ impl Server {
             clock: Arc::clone(&clock),
             rng: Arc::clone(&rng),
         };
-        let gateway = Gateway::new(gateway_options(settings), engines, store.clone())
-            .await
-            .map_err(of_store)?;
-        let nfs_address = local_address(&nfs)?;
-        let target = MountTarget::new(nfs_address, settings.advertise.as_deref());
+        let options = gateway_options(settings, &addresses);
+        let gateway = Gateway::new(options, engines, store.clone());
+        let gateway = gateway.await.map_err(of_store)?;
         let ready = Ready {
-            nfs_address: nfs_address.to_string(),
-            api_address: local_address(&web)?.to_string(),
+            nfs_address: local_address(&listeners.nfs)?.to_string(),
+            api_address: local_address(&listeners.web)?.to_string(),
             api_token: api_token(&dir, &store).await?,
             session: match furnish {
                 Furnish::Nothing => None,
@@ -156,7 +155,7 @@ impl Server {
         };
         dir.keep_control(&control_file(&ready))?;
         warn_if_full(&*metadata.kv(), settings);
-        let collector = start_collector(metadata.kv(), &store, &content, &clock, &tasks);
+        let collector = start_collector(&gateway, metadata.kv(), &store, &content, &clock, &tasks);
         let counted = Counted {
             gateway: Arc::clone(&gateway),
             content,
@@ -168,10 +167,10 @@ impl Server {
             token: token_prefix(&ready.api_token),
             remover: start_removing(&tasks, &store, &gateway, &clock),
             rng,
-            // The embedded store, and the directory of local content, are locked by the process that
-            // has them open. Only a copy of a directory, started beside it, would not be kept off
-            // (docs/foundationdb.md).
-            is_alone: settings.metadata == Place::Embedded || !settings.chunks.is_shared(),
+            // Else the data directory is locked by the process that has it open.
+            is_alone: !settings.is_shared(),
+            addresses,
+            started: clock.wall(),
             drain_delay: settings.drain_delay.0,
         };
         let (time, until) = (Arc::clone(&clock), calls.clone());
@@ -187,7 +186,7 @@ impl Server {
             tasks,
             clock,
         };
-        server.serve(nfs, web);
+        server.serve(listeners);
         Ok(server)
     }
 
@@ -202,7 +201,13 @@ impl Server {
         self.api.drain_asked().await;
     }
 
-    fn serve(&self, nfs: TcpListener, web: TcpListener) {
+    fn serve(&self, listeners: Listeners) {
+        let Listeners { nfs, web, peers } = listeners;
+        if let Some(peers) = peers {
+            let gateway = Arc::clone(&self.gateway);
+            self.tasks
+                .spawn(async move { gateway.serve_gateways(peers).await });
+        }
         let gateway = Arc::clone(&self.gateway);
         self.tasks.spawn(async move { gateway.serve(nfs).await });
         let routes = router(Arc::clone(&self.api));
@@ -210,8 +215,28 @@ impl Server {
         self.web.spawn(serving.run(web));
     }
 
-    /// Ends the server: it says that it is not ready, serves on for the `drain_delay` of its
-    /// settings, and then answers what is in flight and stores what is buffered.
+    /// Lets other gateways have the sessions, if there are any.
+    async fn let_go_of_sessions(&self) {
+        let (tell, ended) = tokio::sync::oneshot::channel();
+        let gateway = Arc::clone(&self.gateway);
+        // To its end: calls wait for sessions that are being let go of.
+        self.tasks.spawn(async move {
+            let left = gateway.drain().await;
+            // Nobody waits any more if it took too long.
+            let _unheard = tell.send(left);
+        });
+        let left = tokio::select! {
+            left = ended => left.unwrap_or_default(),
+            () = self.clock.sleep(LET_GO_PATIENCE) => self.gateway.sessions_in_memory(),
+        };
+        if self.gateway.others_alive() > 0 {
+            tracing::info!(left, "other gateways may take the sessions");
+        }
+    }
+
+    /// Ends the server: it says that it is not ready, lets go of its sessions to other gateways, serves
+    /// on for the `drain_delay` of its settings, and then answers what is in flight and stores what
+    /// is buffered.
     ///
     /// # Cancellation
     ///
@@ -220,8 +245,8 @@ impl Server {
         let delay = self.api.begin_draining();
         if !delay.is_zero() {
             tracing::info!(?delay, "not ready from now on, serving for a while");
-            self.clock.sleep(delay).await;
         }
+        tokio::join!(self.clock.sleep(delay), self.let_go_of_sessions());
         tracing::info!("shutting down");
         self.api.begin_stopping();
         // Transfers end, however long they would take; other calls run to their end.
@@ -283,6 +308,71 @@ fn no_space(failure: &Failure, settings: &Settings) -> Failure {
     Failure::new(failure.kind, message)
 }
 
+/// The stores of a server.
+struct Stores {
+    dir: DataDir,
+    metadata: Metadata,
+    store: Store,
+    content: Content,
+}
+
+impl Stores {
+    async fn open(
+        dir: DataDir,
+        settings: &Settings,
+        (clock, rng): (&Arc<dyn Clock>, &Arc<Rng>),
+        until: Tasks,
+    ) -> Result<Self, Failure> {
+        let (dir, metadata) = open_metadata(dir, settings, Arc::clone(clock)).await?;
+        let objects = settings.chunks.connect(&settings.objects, clock, rng)?;
+        let tier = (&settings.chunks, objects.as_deref());
+        let store = metadata.store(&dir, tier, Arc::clone(clock), Arc::clone(rng));
+        let store = store.await?;
+        dir.keep_tier(&settings.chunks)?;
+        let own = (clock, rng, &until);
+        let content = open_content(&dir, &metadata, settings, objects, own).await?;
+        Ok(Self {
+            dir,
+            metadata,
+            store,
+            content,
+        })
+    }
+}
+
+/// What a server listens on.
+struct Listeners {
+    nfs: TcpListener,
+    web: TcpListener,
+    /// For other gateways, if there may be any.
+    peers: Option<TcpListener>,
+}
+
+impl Listeners {
+    async fn new(settings: &Settings) -> Result<Self, Failure> {
+        Ok(Self {
+            nfs: listen(settings.listen, "NFS", "--listen").await?,
+            web: listen(settings.api_listen, "the API", "--api-listen").await?,
+            peers: match peer_listen(settings) {
+                Some(address) => Some(listen(address, "other gateways", "--peer-listen").await?),
+                None => None,
+            },
+        })
+    }
+
+    /// Where the server is reached: for mount lines, and for other gateways.
+    fn addresses(&self, settings: &Settings) -> Result<(MountTarget, Addresses), Failure> {
+        let nfs = local_address(&self.nfs)?;
+        let target = MountTarget::new(nfs, settings.advertise.as_deref());
+        let listening = Listening {
+            api: local_address(&self.web)?,
+            peers: self.peers.as_ref().map(local_address).transpose()?,
+        };
+        let addresses = Addresses::new(settings, &target, listening);
+        Ok((target, addresses))
+    }
+}
+
 async fn listen(address: SocketAddr, what: &str, flag: &str) -> Result<TcpListener, Failure> {
     TcpListener::bind(address).await.map_err(|error| {
         let todo = match error.kind() {
@@ -338,13 +428,14 @@ fn start_removing(
     let shared = || (store.clone(), Arc::clone(gateway), Arc::clone(clock));
     let (sessions, served, time) = shared();
     expiry::start(tasks, sessions, served, time);
-    start_forgetting(tasks, store.clone(), Arc::clone(clock));
+    start_forgetting(tasks, store.clone(), Arc::clone(gateway), Arc::clone(clock));
     let (workspaces, served, time) = shared();
     Remover::start(tasks, workspaces, served, time)
 }
 
 /// Begins to collect local content.
 fn start_collector(
+    gateway: &Arc<Gateway>,
     kv: Arc<dyn Kv>,
     store: &Store,
     content: &Content,
@@ -365,7 +456,8 @@ fn start_collector(
         Arc::clone(clock),
         tasks.clone(),
     );
-    collector.start();
+    let gateway = Arc::clone(gateway);
+    collector.start(move || gateway.is_caretaker());
     Some(collector)
 }
 
@@ -440,7 +532,7 @@ async fn open_chunks(
     }
 }
 
-fn gateway_options(settings: &Settings) -> GatewayOptions {
+fn gateway_options(settings: &Settings, addresses: &Addresses) -> GatewayOptions {
     GatewayOptions {
         dirty_bytes_max: bytes(settings.dirty_memory.0),
         session_memory_bytes: bytes(settings.session_memory.0),
@@ -450,6 +542,7 @@ fn gateway_options(settings: &Settings) -> GatewayOptions {
             ..ServerLimits::default()
         },
         proxy_from: settings.proxy_from.iter().map(|it| it.0).collect(),
+        fleet: addresses.fleet_options(settings),
         ..GatewayOptions::default()
     }
 }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use base::limits::{FDB_PREFIX_BYTES_MAX, FDB_TIMEOUT_DEFAULT, FDB_TIMEOUT_MAX};
+use nfs_gateway::LEASE_DEFAULT;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, FailureKind};
@@ -28,6 +29,15 @@ const PROXY_FROM_MAX: usize = 1024;
 
 /// Longest `drain_delay`: no balancer takes so long to notice.
 const DRAIN_DELAY_MAX: Duration = Duration::from_secs(3600);
+
+/// Longest host name that gateways tell each other, in bytes: it goes with a port into an address of
+/// at most 256.
+const FLEET_HOST_BYTES_MAX: usize = 240;
+
+/// Shortest and longest lease: below it a store that is slow for a moment makes gateways wait, beyond it
+/// clients wait for as long when one dies.
+const LEASE_MIN: Duration = Duration::from_millis(500);
+const LEASE_MAX: Duration = Duration::from_secs(60);
 
 /// What keys in FoundationDB begin with, unless told otherwise.
 const PREFIX_DEFAULT: &str = "holdfast/";
@@ -129,6 +139,14 @@ pub struct Given {
     /// [default: holdfast/]
     #[arg(long, env = "HOLDFAST_FDB_PREFIX", value_name = "TEXT")]
     pub fdb_prefix: Option<String>,
+    /// Address to take calls on that other gateways on the same metadata and content pass on; only if
+    /// both are shared [default: that of --listen, and a free port]
+    #[arg(long, env = "HOLDFAST_PEER_LISTEN", value_name = "IP:PORT")]
+    pub peer_listen: Option<SocketAddr>,
+    /// How long other gateways wait until they take this one for dead, when metadata and content are
+    /// shared; the same for all of them [default: 2s]
+    #[arg(long, env = "HOLDFAST_LEASE", value_name = "DURATION")]
+    pub lease: Option<Period>,
     /// How long one FoundationDB transaction may take, at most 5s [default: 4s]
     #[arg(long, env = "HOLDFAST_FDB_TIMEOUT", value_name = "DURATION")]
     pub fdb_timeout: Option<Period>,
@@ -309,6 +327,11 @@ pub struct Settings {
     /// How an object store is used.
     #[serde(flatten)]
     pub objects: ChunkSettings,
+    /// Address to take calls on that other gateways pass on, if not that of `listen`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer_listen: Option<SocketAddr>,
+    /// How long other gateways wait until they take this one for dead.
+    pub lease: Period,
     /// How FoundationDB is used.
     #[serde(flatten)]
     pub fdb: FdbSettings,
@@ -391,6 +414,8 @@ impl Given {
             chunks_bandwidth: self.chunks_bandwidth.or(other.chunks_bandwidth),
             chunks_cache: self.chunks_cache.or(other.chunks_cache),
             staging_max: self.staging_max.or(other.staging_max),
+            peer_listen: self.peer_listen.or(other.peer_listen),
+            lease: self.lease.or(other.lease),
             fdb_prefix: self.fdb_prefix.or(other.fdb_prefix),
             fdb_timeout: self.fdb_timeout.or(other.fdb_timeout),
             fdb_tls_certificate: self.fdb_tls_certificate.or(other.fdb_tls_certificate),
@@ -434,6 +459,8 @@ impl Given {
                 chunks_cache: self.chunks_cache.unwrap_or(megabytes(4096)),
                 staging_max: self.staging_max.unwrap_or(megabytes(1024)),
             },
+            peer_listen: self.peer_listen,
+            lease: self.lease.unwrap_or(Period(LEASE_DEFAULT)),
             fdb: FdbSettings {
                 fdb_prefix: self.fdb_prefix.unwrap_or_else(|| PREFIX_DEFAULT.into()),
                 fdb_timeout: self.fdb_timeout.unwrap_or(Period(FDB_TIMEOUT_DEFAULT)),
@@ -471,6 +498,7 @@ impl Settings {
         self.metadata.check()?;
         self.objects.check()?;
         self.fdb.check()?;
+        self.check_fleet()?;
         logging::parse(&self.log)?;
         if self.connections_max == 0 {
             return wrong("connections_max is 0: nobody could mount".into());
@@ -494,6 +522,53 @@ impl Settings {
             return wrong(format!(
                 "advertise is {host:?}: give a host name or an IP address, without a port"
             ));
+        }
+        Ok(())
+    }
+
+    /// Whether other servers, on other data directories, may use the same stores at the same time.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        matches!(self.metadata, Place::Fdb(_)) && self.chunks.is_shared()
+    }
+
+    /// Checks what concerns other gateways.
+    fn check_fleet(&self) -> Result<(), Failure> {
+        let wrong = |message: String| Err(Failure::new(FailureKind::Usage, message));
+        if !(LEASE_MIN..=LEASE_MAX).contains(&self.lease.0) {
+            let lease = self.lease;
+            return wrong(format!("lease is {lease}: give 500ms to 60s"));
+        }
+        if !self.is_shared() {
+            return match self.peer_listen {
+                Some(address) => wrong(format!(
+                    "peer_listen is {address}, and metadata or content is in the data directory, \
+                     which one server uses: there are no other gateways. Leave the setting out, or \
+                     share both (docs/fleet.md)"
+                )),
+                None => Ok(()),
+            };
+        }
+        if let Some(host) = &self.advertise {
+            let bytes = host.len();
+            return match bytes <= FLEET_HOST_BYTES_MAX {
+                true => Ok(()),
+                false => wrong(format!(
+                    "advertise has {bytes} bytes: where gateways share their stores give at most \
+                     {FLEET_HOST_BYTES_MAX}"
+                )),
+            };
+        }
+        for (name, address) in [
+            ("listen", Some(self.listen)),
+            ("peer_listen", self.peer_listen),
+        ] {
+            if let Some(address) = address.filter(|address| address.ip().is_unspecified()) {
+                return wrong(format!(
+                    "{name} is {address}, which tells other gateways and clients nothing: give the \
+                     address that this machine is reached at, or set `advertise` to it (docs/fleet.md)"
+                ));
+            }
         }
         Ok(())
     }
@@ -537,7 +612,10 @@ mod tests {
                 _ => format!("{line}\n"),
             })
             .collect();
-        let shown = Given::parse(&all).unwrap().complete().unwrap();
+        let mut shown = Given::parse(&all).unwrap();
+        // Not with metadata in the data directory.
+        assert!(shown.peer_listen.take().is_some());
+        let shown = shown.complete().unwrap();
         let defaults = system.complete().unwrap();
         let advertise = shown.advertise.clone();
         let fdb = shown.fdb.clone();
@@ -569,6 +647,23 @@ mod tests {
         );
     }
 
+    /// The example is one, and is for several gateways.
+    #[test]
+    fn the_settings_that_the_documentation_shows_for_several_gateways_are_good() {
+        let text = include_str!("../../docs/fleet.md");
+        let (_, text) = text.split_once("```toml\n").unwrap();
+        let (text, _) = text.split_once("```").unwrap();
+        let given = Given::parse(text).unwrap();
+        assert!(given.peer_listen.is_some());
+        let completed = given.complete();
+        if cfg!(feature = "fdb") {
+            assert!(completed.unwrap().is_shared());
+        } else {
+            let failure = completed.unwrap_err();
+            assert!(failure.message.contains("--features fdb"), "{failure}");
+        }
+    }
+
     #[test]
     fn the_first_source_wins() {
         let flag = Given::parse("listen = '127.0.0.1:1'").unwrap();
@@ -576,6 +671,36 @@ mod tests {
         let settings = flag.or(file).complete().unwrap();
         assert_eq!(settings.listen.port(), 1);
         assert_eq!(settings.log, "debug");
+    }
+
+    /// Others are told addresses that they can use, or a start says what to set.
+    #[cfg(feature = "fdb")]
+    #[test]
+    fn addresses_that_tell_nothing_are_refused_where_there_may_be_others() {
+        let with = |text: &str| {
+            let text = format!("metadata = 'fdb:'\nchunks = 'kv'\n{text}");
+            Given::parse(&text).unwrap().complete()
+        };
+        for text in [
+            "listen = '0.0.0.0:1'",
+            "listen = '[::]:1'",
+            "peer_listen = '0.0.0.0:1'",
+        ] {
+            let failure = with(text).unwrap_err();
+            assert_eq!(failure.kind, FailureKind::Usage, "{text}");
+            assert!(failure.message.contains("set `advertise`"), "{failure}");
+            let settings = with(&format!("{text}\nadvertise = 'a.example'"));
+            assert!(settings.is_ok(), "{settings:?}");
+        }
+        assert!(with("peer_listen = '10.0.0.1:1'\nlease = '60s'").is_ok());
+        // One server only.
+        for own in ["", "metadata = 'fdb:'\n", "chunks = 'kv'\n"] {
+            let listen = format!("{own}listen = '0.0.0.0:1'");
+            assert!(Given::parse(&listen).unwrap().complete().is_ok());
+            let peers = format!("{own}peer_listen = '10.0.0.1:1'");
+            let failure = Given::parse(&peers).unwrap().complete().unwrap_err();
+            assert!(failure.message.contains("share both"), "{failure}");
+        }
     }
 
     #[test]
@@ -643,6 +768,9 @@ mod tests {
             "fdb_timeout = '0s'",
             // Beyond what a transaction is run again within.
             "fdb_timeout = '6s'",
+            "lease = '499ms'",
+            "lease = '61s'",
+            "peer_listen = '127.0.0.1:1'",
             "fdb_prefix = 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx'",
             "fdb_prefix = \"a\\u0000\"",
         ] {

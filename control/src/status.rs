@@ -92,7 +92,8 @@ impl ApiError {
         Self::new(
             StatusCode::NOT_FOUND,
             "not-found",
-            "no such path: the API is under /v1/workspaces, /v1/sessions, /v1/tokens and /v1/gc",
+            "no such path: the API is under /v1/workspaces, /v1/sessions, /v1/tokens, /v1/gateways and \
+             /v1/gc",
         )
     }
 

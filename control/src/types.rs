@@ -121,6 +121,11 @@ pub struct Session {
     pub used_bytes: u64,
     /// Files, directories and the like that it has.
     pub inodes: u64,
+    /// Where it is best mounted, as host and port: at the gateway that has it in memory, if there is
+    /// one.
+    #[serde(default)]
+    #[schema(required = true)]
+    pub gateway: String,
 }
 
 /// A right to mount, and how. The ticket is nowhere stored: who loses it makes another.
@@ -194,10 +199,50 @@ pub struct Drain {
     pub state: DrainState,
     /// How long it serves on once it has been told to end, in milliseconds.
     pub delay_ms: u64,
+    /// Sessions that it has in memory. If there are other gateways it lets go of them, one by one.
+    #[serde(default)]
+    #[schema(required = true)]
+    pub sessions: u64,
     /// Its NFS connections.
     pub connections: u64,
     /// Bytes of file data in memory that are in no store yet.
     pub dirty_bytes: u64,
+}
+
+/// Whether a gateway takes sessions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum MemberState {
+    /// It does.
+    Serving,
+    /// It lets go of those it has, and ends.
+    Draining,
+}
+
+/// A gateway that shares the metadata.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct FleetMember {
+    /// Its number, in hexadecimal: another one after each start.
+    pub id: String,
+    /// It is the one that answers.
+    pub this: bool,
+    /// It renews its lease. One that is dead serves nothing, and others have its sessions as soon as
+    /// they are asked for.
+    pub alive: bool,
+    /// Whether it takes sessions.
+    pub state: MemberState,
+    /// Sessions that it has in memory.
+    pub sessions: u64,
+    /// Where clients reach it with NFS, as host and port.
+    pub nfs: String,
+    /// Where other gateways pass calls on, as host and port; empty if there are none.
+    pub peers: String,
+    /// Its API, as a URL; empty if other machines cannot reach it.
+    pub api: String,
+    /// When it started, as RFC 3339 says.
+    pub started: String,
+    /// The release it runs.
+    pub release: String,
 }
 
 /// A collection to be run.
@@ -391,9 +436,10 @@ pub struct Problem {
 }
 
 impl Session {
-    /// Describes `info`, a session of the workspace named `workspace`.
+    /// Describes `info`, a session of the workspace named `workspace`, which is best mounted at
+    /// `gateway`.
     #[must_use]
-    pub fn new(info: &SessionInfo, workspace: String, now: Timestamp) -> Self {
+    pub fn new(info: &SessionInfo, workspace: String, gateway: String, now: Timestamp) -> Self {
         let record = &info.record;
         let state = match record.state {
             SessionState::Open if info.is_expired(now) => "expired",
@@ -414,6 +460,7 @@ impl Session {
             branch: info.record.branch.clone(),
             used_bytes: info.flush.totals.usage.bytes,
             inodes: info.flush.totals.usage.inodes,
+            gateway,
         }
     }
 }

@@ -269,11 +269,10 @@ fn a_server_that_is_told_to_end_says_so_and_ends() {
     let (_, told) = server.call("GET", "/v1/drain", token, b"");
     assert_eq!(told["state"], "serving");
     let (status, told) = server.call("POST", "/v1/drain", token, b"");
-    assert_eq!(
-        (status, &told["state"]),
-        (202, &"draining".into()),
-        "{told}"
-    );
+    // With no delay it may be a step further by the time it answers.
+    let state = told["state"].as_str().unwrap();
+    assert_eq!(status, 202, "{told}");
+    assert!(["draining", "stopping"].contains(&state), "{told}");
     let ended = server.child.wait().unwrap();
     assert_eq!(ended.code(), Some(0));
 }

@@ -60,6 +60,8 @@ pub struct Connection {
     held_bytes: AtomicUsize,
     is_task_waiting: AtomicBool,
     is_closing: AtomicBool,
+    /// The peer has closed it.
+    has_ended: AtomicBool,
     wake: Notify,
     shared: Arc<Shared>,
 }
@@ -76,6 +78,7 @@ impl Connection {
             held_bytes: AtomicUsize::new(0),
             is_task_waiting: AtomicBool::new(false),
             is_closing: AtomicBool::new(false),
+            has_ended: AtomicBool::new(false),
             wake: Notify::new(),
             shared,
         }
@@ -110,6 +113,13 @@ impl Connection {
     #[must_use]
     pub fn is_open(&self) -> bool {
         !self.is_closing.load(Ordering::SeqCst) && !self.outbound.is_broken()
+    }
+
+    /// Whether the peer has closed the connection, or it is closing. Calls that have not begun yet
+    /// must not begin then: the client asks again over another connection, and a copy that runs
+    /// long after the other one would undo what was done since.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::SeqCst) || !self.is_open()
     }
 
     /// How many calls have been taken and not answered.
@@ -429,6 +439,9 @@ impl<S: Service> ConnectionTask<S> {
         self.records = RecordReader::new();
         self.loan = Loan::new(Arc::clone(&self.shared.receiving));
         self.pending = None;
+        if end == End::PeerClosed {
+            self.connection.has_ended.store(true, Ordering::SeqCst);
+        }
         if matches!(end, End::PeerClosed | End::Shutdown) {
             self.finish_calls().await;
         }

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use base::simulation::{Rule, is_kept};
 use base::{Clock, GatewayId, Rng, SessionId, Tasks};
 use bytes::Bytes;
 use chunkstore::ChunkStore;
@@ -228,7 +229,11 @@ impl Gateway {
     /// How many sessions are in memory.
     #[must_use]
     pub fn sessions_in_memory(&self) -> usize {
-        self.sessions.read().len()
+        let sessions = self.sessions.read();
+        let here = sessions
+            .values()
+            .filter(|slot| !matches!(slot, Slot::Elsewhere(_)));
+        here.count()
     }
 
     /// Bytes of file data in memory that are in no store.
@@ -422,7 +427,7 @@ impl Gateway {
             Some(Slot::Opening(_)) | None => (None, None),
         };
         if let Some(route) = route
-            && !guard.connection().is_link()
+            && (!guard.connection().is_link() || !is_kept(Rule::PassedOnce))
         {
             self.pass_on(&route, record.clone(), guard);
             return None;
@@ -465,6 +470,10 @@ impl Gateway {
 
     pub(crate) fn redispatch(self: &Arc<Self>, record: &Bytes, guard: CallGuard) {
         let connection = Arc::clone(guard.connection());
+        if connection.has_ended() && is_kept(Rule::Ended) {
+            // Its client has asked again, elsewhere, and may have been answered long ago.
+            return;
+        }
         let reply = match decode_request(record, self) {
             Some(decoded) => self.dispatch(record, &decoded, guard),
             None => self.mount_again(record, guard),

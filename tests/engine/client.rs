@@ -54,8 +54,8 @@ pub(crate) enum End {
 }
 
 #[derive(Debug)]
-struct Connection {
-    stream: TcpStream,
+pub(crate) struct Connection {
+    pub(crate) stream: TcpStream,
     out: VecDeque<u8>,
     received: Vec<u8>,
 }
@@ -89,8 +89,11 @@ pub(crate) struct Client {
     rng: ChaCha8Rng,
     clock: Arc<WorldClock>,
     next_xid: u32,
-    address: Option<SocketAddr>,
-    connections: [Option<Connection>; CONNECTIONS],
+    /// Where servers are; a connection that breaks goes to the next.
+    addresses: Vec<SocketAddr>,
+    pub(crate) connections: Vec<Option<Connection>>,
+    /// How often each connection was made.
+    turns: Vec<usize>,
     pending: BTreeMap<u32, Pending>,
     answered: BTreeMap<u32, Bytes>,
     pub(crate) history: VecDeque<Answered>,
@@ -102,13 +105,18 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn new(clock: Arc<WorldClock>, seed: u64) -> Self {
+        Self::with_connections(CONNECTIONS, clock, seed)
+    }
+
+    pub(crate) fn with_connections(count: usize, clock: Arc<WorldClock>, seed: u64) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         Self {
             next_xid: rng.random(),
             rng,
             clock,
-            address: None,
-            connections: [const { None }; CONNECTIONS],
+            addresses: Vec::new(),
+            connections: (0..count).map(|_| None).collect(),
+            turns: vec![0; count],
             pending: BTreeMap::new(),
             answered: BTreeMap::new(),
             history: VecDeque::new(),
@@ -125,10 +133,15 @@ impl Client {
 
     /// The server is at another address from now on; all connections are gone.
     pub(crate) fn move_to(&mut self, address: SocketAddr) {
-        self.address = Some(address);
-        for on in 0..CONNECTIONS {
+        self.balance(vec![address]);
+        for on in 0..self.connections.len() {
             self.cut(on);
         }
+    }
+
+    /// Connections that are made from now on go to these addresses in turn.
+    pub(crate) fn balance(&mut self, addresses: Vec<SocketAddr>) {
+        self.addresses = addresses;
     }
 
     pub(crate) fn cut(&mut self, on: usize) {
@@ -142,7 +155,7 @@ impl Client {
 
     /// Sends a call over some connection.
     pub(crate) fn send(&mut self, xid: u32, record: Bytes) {
-        let on = self.rng.random_range(0..CONNECTIONS);
+        let on = self.rng.random_range(0..self.connections.len());
         let again = Some(self.clock.monotonic());
         self.pending.insert(xid, Pending { record, on, again });
     }
@@ -261,7 +274,7 @@ impl Client {
         let Some(xid) = waiting.choose(&mut self.rng).copied() else {
             return;
         };
-        let on = self.rng.random_range(0..CONNECTIONS);
+        let on = self.rng.random_range(0..self.connections.len());
         let pending = self.pending.get_mut(&xid).unwrap();
         pending.on = on;
         pending.again = Some(self.clock.monotonic());
@@ -282,7 +295,8 @@ impl Client {
                 (pending.on, pending.record.clone())
             };
             if self.connections[on].is_none() {
-                let address = self.address.expect("there is a server");
+                let address = self.addresses[(on + self.turns[on]) % self.addresses.len()];
+                self.turns[on] += 1;
                 match TcpStream::connect(address).await {
                     Ok(stream) => {
                         stream.set_nodelay(true).unwrap();

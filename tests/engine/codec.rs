@@ -745,3 +745,31 @@ fn plus_list(
         }
     }
 }
+
+/// Whether copies of a call get one reply.
+pub(crate) fn is_tracked(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Setattr { .. }
+            | Op::Write { .. }
+            | Op::Create { .. }
+            | Op::Make { .. }
+            | Op::Remove { .. }
+            | Op::Rmdir { .. }
+            | Op::Rename { .. }
+            | Op::Link { .. }
+    )
+}
+
+/// Whether the call changed something, so that its reply is stored.
+pub(crate) fn is_stored(op: &Op, answer: &Answer) -> bool {
+    let changed = |wcc: &Wcc| wcc.before.ctime != wcc.after.ctime;
+    match answer {
+        Answer::Changed(Ok(wcc)) => matches!(op, Op::Setattr { .. }) && changed(wcc),
+        Answer::Created(Ok(created)) => changed(&created.dir),
+        Answer::Removed(Ok(removed)) => changed(&removed.dir),
+        Answer::Renamed(Ok(renamed)) => changed(&renamed.from),
+        Answer::Linked(Ok(linked)) => changed(&linked.dir),
+        _ => false,
+    }
+}

@@ -5,8 +5,7 @@ use metadata::FsError;
 use system_tests::model::{Model, Verdict};
 use system_tests::subject::{Answer, Call, Op};
 
-use crate::codec::Reply;
-use crate::rig::is_tracked;
+use crate::codec::{Reply, is_tracked};
 
 /// Explanations gathered at most.
 const EXPLANATIONS_MAX: usize = 48;

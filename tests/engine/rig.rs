@@ -3,14 +3,12 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use base::{Caller, InodeId, Timestamp};
+use base::{Caller, InodeId};
 use bytes::Bytes;
-use metadata::FsError;
-use metadata::ops::{Access, Context, Created, Found, How, Linked, Node, Removed, Renamed};
-use metadata::stat::{SetAttrs, Stat, Wcc};
+use metadata::ops::Context;
 use nfs3_types::nfs3::{self as wire, NFS_PROGRAM, Nfs3Result};
 use nfs3_types::xdr_codec::Opaque;
-use system_tests::subject::{Answer, Call, ListReply, Op, ReadReply, Subject};
+use system_tests::subject::{Answer, Asks, Call, Op};
 
 use crate::client::{Client, End, Mishap};
 use crate::codec::{self, Handles, Listing, Raw, Reply};
@@ -149,8 +147,8 @@ impl Rig {
             let result = codec::result(&reply);
             let read = codec::decode(&mut self.handles, call, listings[at], result);
             let mut answered = Client::answered(*xid, record.clone(), reply);
-            answered.tracked = is_tracked(&call.op);
-            answered.stored = is_stored(&call.op, &read.answer);
+            answered.tracked = codec::is_tracked(&call.op);
+            answered.stored = codec::is_stored(&call.op, &read.answer);
             answered.owner = (self.server.owner() == before).then_some(before);
             self.client.remember(answered);
             decoded.push(read);
@@ -242,7 +240,9 @@ impl Rig {
         }
         Ok(())
     }
+}
 
+impl Asks for Rig {
     fn ask(&mut self, cx: Context<'_>, op: Op) -> Answer {
         let call = Call {
             caller: cx.caller.clone(),
@@ -250,187 +250,5 @@ impl Rig {
             op,
         };
         self.call(&call).unwrap().answer
-    }
-}
-
-/// Whether copies of a call get one reply.
-pub(crate) fn is_tracked(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::Setattr { .. }
-            | Op::Write { .. }
-            | Op::Create { .. }
-            | Op::Make { .. }
-            | Op::Remove { .. }
-            | Op::Rmdir { .. }
-            | Op::Rename { .. }
-            | Op::Link { .. }
-    )
-}
-
-/// Whether the call changed something, so that its reply is stored.
-fn is_stored(op: &Op, answer: &Answer) -> bool {
-    let changed = |wcc: &Wcc| wcc.before.ctime != wcc.after.ctime;
-    match answer {
-        Answer::Changed(Ok(wcc)) => matches!(op, Op::Setattr { .. }) && changed(wcc),
-        Answer::Created(Ok(created)) => changed(&created.dir),
-        Answer::Removed(Ok(removed)) => changed(&removed.dir),
-        Answer::Renamed(Ok(renamed)) => changed(&renamed.from),
-        Answer::Linked(Ok(linked)) => changed(&linked.dir),
-        _ => false,
-    }
-}
-
-/// Takes the result out of an answer of the right kind.
-macro_rules! answer {
-    ($answer:expr, $kind:ident) => {
-        match $answer {
-            Answer::$kind(result) => result,
-            other => panic!("another answer: {other:?}"),
-        }
-    };
-}
-
-impl Subject for Rig {
-    fn getattr(&mut self, cx: Context<'_>, inode: InodeId) -> Result<Stat, FsError> {
-        answer!(self.ask(cx, Op::Getattr { inode }), Attributes)
-    }
-
-    fn setattr(
-        &mut self,
-        cx: Context<'_>,
-        inode: InodeId,
-        attrs: SetAttrs,
-        guard: Option<Timestamp>,
-    ) -> Result<Wcc, FsError> {
-        let op = Op::Setattr {
-            inode,
-            attrs,
-            guard,
-        };
-        answer!(self.ask(cx, op), Changed)
-    }
-
-    fn lookup(&mut self, cx: Context<'_>, dir: InodeId, name: &[u8]) -> Result<Found, FsError> {
-        let name = Bytes::copy_from_slice(name);
-        answer!(self.ask(cx, Op::Lookup { dir, name }), Found)
-    }
-
-    fn access(&mut self, cx: Context<'_>, inode: InodeId) -> Result<(Access, Stat), FsError> {
-        answer!(self.ask(cx, Op::Access { inode }), Access)
-    }
-
-    fn readlink(&mut self, cx: Context<'_>, inode: InodeId) -> Result<(Bytes, Stat), FsError> {
-        answer!(self.ask(cx, Op::Readlink { inode }), Target)
-    }
-
-    fn read(
-        &mut self,
-        cx: Context<'_>,
-        inode: InodeId,
-        offset: u64,
-        count: u32,
-    ) -> Result<ReadReply, FsError> {
-        let op = Op::Read {
-            inode,
-            offset,
-            count,
-        };
-        answer!(self.ask(cx, op), Data)
-    }
-
-    fn write(
-        &mut self,
-        cx: Context<'_>,
-        inode: InodeId,
-        offset: u64,
-        data: &Bytes,
-        stable: bool,
-    ) -> Result<Wcc, FsError> {
-        let op = Op::Write {
-            inode,
-            offset,
-            data: data.clone(),
-            stable,
-        };
-        answer!(self.ask(cx, op), Changed)
-    }
-
-    fn commit(&mut self, cx: Context<'_>, inode: InodeId) -> Result<(), FsError> {
-        answer!(self.ask(cx, Op::Commit { inode }), Committed)
-    }
-
-    fn create(
-        &mut self,
-        cx: Context<'_>,
-        dir: InodeId,
-        name: &[u8],
-        how: How,
-    ) -> Result<Created, FsError> {
-        let name = Bytes::copy_from_slice(name);
-        answer!(self.ask(cx, Op::Create { dir, name, how }), Created)
-    }
-
-    fn make(
-        &mut self,
-        cx: Context<'_>,
-        dir: InodeId,
-        name: &[u8],
-        node: &Node,
-        attrs: SetAttrs,
-    ) -> Result<Created, FsError> {
-        let op = Op::Make {
-            dir,
-            name: Bytes::copy_from_slice(name),
-            node: node.clone(),
-            attrs,
-        };
-        answer!(self.ask(cx, op), Created)
-    }
-
-    fn remove(&mut self, cx: Context<'_>, dir: InodeId, name: &[u8]) -> Result<Removed, FsError> {
-        let name = Bytes::copy_from_slice(name);
-        answer!(self.ask(cx, Op::Remove { dir, name }), Removed)
-    }
-
-    fn rmdir(&mut self, cx: Context<'_>, dir: InodeId, name: &[u8]) -> Result<Removed, FsError> {
-        let name = Bytes::copy_from_slice(name);
-        answer!(self.ask(cx, Op::Rmdir { dir, name }), Removed)
-    }
-
-    fn rename(
-        &mut self,
-        cx: Context<'_>,
-        from: (InodeId, &[u8]),
-        to: (InodeId, &[u8]),
-    ) -> Result<Renamed, FsError> {
-        let op = Op::Rename {
-            from_dir: from.0,
-            from_name: Bytes::copy_from_slice(from.1),
-            to_dir: to.0,
-            to_name: Bytes::copy_from_slice(to.1),
-        };
-        answer!(self.ask(cx, op), Renamed)
-    }
-
-    fn link(
-        &mut self,
-        cx: Context<'_>,
-        inode: InodeId,
-        dir: InodeId,
-        name: &[u8],
-    ) -> Result<Linked, FsError> {
-        let name = Bytes::copy_from_slice(name);
-        answer!(self.ask(cx, Op::Link { inode, dir, name }), Linked)
-    }
-
-    fn list(
-        &mut self,
-        cx: Context<'_>,
-        dir: InodeId,
-        cookie: u64,
-        count: usize,
-    ) -> Result<ListReply, FsError> {
-        answer!(self.ask(cx, Op::List { dir, cookie, count }), Listed)
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use metadata::kv::{
-    AtomicOp, Committed, Isolation, KeyRange, Kv, KvFuture, RangeLimit, RangePage, Transaction,
-    Version,
+    AtomicOp, Committed, Isolation, KeyRange, Kv, KvError, KvFuture, RangeLimit, RangePage,
+    Transaction, Version,
 };
 
 /// What happens around the calls of one transaction. Each transaction has a clone of the hooks of its
@@ -21,6 +21,12 @@ pub trait Hooks: Clone + Debug + Send + Sync + 'static {
     /// Runs after a read of a key or a range, before the caller has what was read.
     fn after_read(&self) -> impl Future<Output = ()> + Send {
         ready(())
+    }
+
+    /// Whether calls cannot reach the store now. Asked before a read or a commit, and after a commit,
+    /// whose outcome is then unknown.
+    fn is_cut(&self) -> bool {
+        false
     }
 
     /// Whether a read of this range is to find nothing. The store is not asked then.
@@ -86,6 +92,20 @@ struct HookedTransaction<H> {
     hooks: H,
 }
 
+impl<H: Hooks> HookedTransaction<H> {
+    fn check(&self) -> Result<(), KvError> {
+        if self.hooks.is_cut() {
+            Err(cut())
+        } else {
+            Ok(())
+        }
+    }
+}
+
+fn cut() -> KvError {
+    KvError::Unavailable("cut off from the store".to_owned())
+}
+
 impl<H: Hooks> Transaction for HookedTransaction<H> {
     fn read_version(&self) -> KvFuture<'_, Version> {
         self.inner.read_version()
@@ -98,8 +118,10 @@ impl<H: Hooks> Transaction for HookedTransaction<H> {
     fn get<'a>(&'a self, key: &'a [u8], isolation: Isolation) -> KvFuture<'a, Option<Bytes>> {
         Box::pin(async move {
             self.hooks.before_read().await;
+            self.check()?;
             let value = self.inner.get(key, isolation).await;
             self.hooks.after_read().await;
+            self.check()?;
             value
         })
     }
@@ -112,12 +134,14 @@ impl<H: Hooks> Transaction for HookedTransaction<H> {
     ) -> KvFuture<'a, RangePage> {
         Box::pin(async move {
             self.hooks.before_read().await;
+            self.check()?;
             let page = if self.hooks.hides(range) {
                 Ok(RangePage::default())
             } else {
                 self.inner.get_range(range, limit, isolation).await
             };
             self.hooks.after_read().await;
+            self.check()?;
             page
         })
     }
@@ -151,8 +175,14 @@ impl<H: Hooks> Transaction for HookedTransaction<H> {
         let Self { inner, mut hooks } = *self;
         Box::pin(async move {
             hooks.before_commit().await;
+            if hooks.is_cut() {
+                return Err(cut());
+            }
             let committed = inner.commit().await;
             hooks.after_commit().await;
+            if hooks.is_cut() {
+                return Err(KvError::OutcomeUnknown);
+            }
             committed
         })
     }

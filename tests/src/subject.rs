@@ -355,3 +355,163 @@ pub fn perform(subject: &mut impl Subject, call: &Call) -> Answer {
         Op::List { dir, cookie, count } => Answer::Listed(subject.list(cx, *dir, *cookie, *count)),
     }
 }
+
+/// A filesystem under test that takes any operation.
+pub trait Asks {
+    /// Runs an operation.
+    fn ask(&mut self, cx: Context<'_>, op: Op) -> Answer;
+}
+
+/// Takes the result out of an answer of the right kind.
+macro_rules! answer {
+    ($answer:expr, $kind:ident) => {
+        match $answer {
+            Answer::$kind(result) => result,
+            _ => Err(FsError::Corrupt),
+        }
+    };
+}
+
+impl<T: Asks> Subject for T {
+    fn getattr(&mut self, cx: Context<'_>, inode: InodeId) -> Result<Stat, FsError> {
+        answer!(self.ask(cx, Op::Getattr { inode }), Attributes)
+    }
+
+    fn setattr(
+        &mut self,
+        cx: Context<'_>,
+        inode: InodeId,
+        attrs: SetAttrs,
+        guard: Option<Timestamp>,
+    ) -> Result<Wcc, FsError> {
+        let op = Op::Setattr {
+            inode,
+            attrs,
+            guard,
+        };
+        answer!(self.ask(cx, op), Changed)
+    }
+
+    fn lookup(&mut self, cx: Context<'_>, dir: InodeId, name: &[u8]) -> Result<Found, FsError> {
+        let name = Bytes::copy_from_slice(name);
+        answer!(self.ask(cx, Op::Lookup { dir, name }), Found)
+    }
+
+    fn access(&mut self, cx: Context<'_>, inode: InodeId) -> Result<(Access, Stat), FsError> {
+        answer!(self.ask(cx, Op::Access { inode }), Access)
+    }
+
+    fn readlink(&mut self, cx: Context<'_>, inode: InodeId) -> Result<(Bytes, Stat), FsError> {
+        answer!(self.ask(cx, Op::Readlink { inode }), Target)
+    }
+
+    fn read(
+        &mut self,
+        cx: Context<'_>,
+        inode: InodeId,
+        offset: u64,
+        count: u32,
+    ) -> Result<ReadReply, FsError> {
+        let op = Op::Read {
+            inode,
+            offset,
+            count,
+        };
+        answer!(self.ask(cx, op), Data)
+    }
+
+    fn write(
+        &mut self,
+        cx: Context<'_>,
+        inode: InodeId,
+        offset: u64,
+        data: &Bytes,
+        stable: bool,
+    ) -> Result<Wcc, FsError> {
+        let op = Op::Write {
+            inode,
+            offset,
+            data: data.clone(),
+            stable,
+        };
+        answer!(self.ask(cx, op), Changed)
+    }
+
+    fn commit(&mut self, cx: Context<'_>, inode: InodeId) -> Result<(), FsError> {
+        answer!(self.ask(cx, Op::Commit { inode }), Committed)
+    }
+
+    fn create(
+        &mut self,
+        cx: Context<'_>,
+        dir: InodeId,
+        name: &[u8],
+        how: How,
+    ) -> Result<Created, FsError> {
+        let name = Bytes::copy_from_slice(name);
+        answer!(self.ask(cx, Op::Create { dir, name, how }), Created)
+    }
+
+    fn make(
+        &mut self,
+        cx: Context<'_>,
+        dir: InodeId,
+        name: &[u8],
+        node: &Node,
+        attrs: SetAttrs,
+    ) -> Result<Created, FsError> {
+        let op = Op::Make {
+            dir,
+            name: Bytes::copy_from_slice(name),
+            node: node.clone(),
+            attrs,
+        };
+        answer!(self.ask(cx, op), Created)
+    }
+
+    fn remove(&mut self, cx: Context<'_>, dir: InodeId, name: &[u8]) -> Result<Removed, FsError> {
+        let name = Bytes::copy_from_slice(name);
+        answer!(self.ask(cx, Op::Remove { dir, name }), Removed)
+    }
+
+    fn rmdir(&mut self, cx: Context<'_>, dir: InodeId, name: &[u8]) -> Result<Removed, FsError> {
+        let name = Bytes::copy_from_slice(name);
+        answer!(self.ask(cx, Op::Rmdir { dir, name }), Removed)
+    }
+
+    fn rename(
+        &mut self,
+        cx: Context<'_>,
+        from: (InodeId, &[u8]),
+        to: (InodeId, &[u8]),
+    ) -> Result<Renamed, FsError> {
+        let op = Op::Rename {
+            from_dir: from.0,
+            from_name: Bytes::copy_from_slice(from.1),
+            to_dir: to.0,
+            to_name: Bytes::copy_from_slice(to.1),
+        };
+        answer!(self.ask(cx, op), Renamed)
+    }
+
+    fn link(
+        &mut self,
+        cx: Context<'_>,
+        inode: InodeId,
+        dir: InodeId,
+        name: &[u8],
+    ) -> Result<Linked, FsError> {
+        let name = Bytes::copy_from_slice(name);
+        answer!(self.ask(cx, Op::Link { inode, dir, name }), Linked)
+    }
+
+    fn list(
+        &mut self,
+        cx: Context<'_>,
+        dir: InodeId,
+        cookie: u64,
+        count: usize,
+    ) -> Result<ListReply, FsError> {
+        answer!(self.ask(cx, Op::List { dir, cookie, count }), Listed)
+    }
+}

@@ -18,6 +18,7 @@ use base::{Rng, Tasks};
 use bytes::Bytes;
 use metadata::record::call::{CallAnswer, Holder};
 use metadata::store::{BegunCall, CallId, CallLimits, KeyedCall, LEASE, Store, with_secret};
+use nfs_gateway::Gateway;
 use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::sync::Semaphore;
@@ -399,12 +400,21 @@ fn hash_of(head: &Parts, body: &[u8]) -> [u8; 32] {
     *hasher.finalize().as_bytes()
 }
 
-/// Starts removing old keys, until `tasks` shut down.
-pub(crate) fn start_forgetting(tasks: &Tasks, store: Store, clock: Arc<dyn base::Clock>) {
+/// Starts removing old keys, until `tasks` shut down. Of several gateways one does.
+pub(crate) fn start_forgetting(
+    tasks: &Tasks,
+    store: Store,
+    gateway: Arc<Gateway>,
+    clock: Arc<dyn base::Clock>,
+) {
     let until = tasks.clone();
     tasks.spawn(async move {
         loop {
-            match store.remove_old_calls().await {
+            let removed = match gateway.is_caretaker() {
+                true => store.remove_old_calls().await,
+                false => Ok(0),
+            };
+            match removed {
                 Ok(0) => {}
                 Ok(removed) => tracing::debug!(removed, "old idempotency keys are removed"),
                 Err(error) => tracing::warn!(%error, "remove old idempotency keys"),

@@ -82,6 +82,7 @@ fn told(state: &ApiState) -> Drain {
     Drain {
         state: state.drain.state(),
         delay_ms: u64::try_from(state.own.drain_delay.as_millis()).unwrap_or(u64::MAX),
+        sessions: u64::try_from(gateway.sessions_in_memory()).unwrap_or(u64::MAX),
         connections: gateway.transport().open(),
         dirty_bytes: u64::try_from(gateway.buffered_bytes()).unwrap_or(u64::MAX),
     }

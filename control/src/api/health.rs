@@ -19,10 +19,16 @@ pub(super) async fn livez() -> &'static str {
     "ok\n"
 }
 
-/// Answers well while the server takes work and its store can be read.
+/// Answers well while the server takes work: its store can be read, and other gateways count on it.
 pub(super) async fn readyz(State(state): State<Arc<ApiState>>) -> Result<&'static str, ApiError> {
     if state.is_draining() {
         return Err(ApiError::not_ready("the server is shutting down"));
+    }
+    if !state.counted.gateway.holds_lease() {
+        return Err(ApiError::not_ready(
+            "this gateway's lease has lapsed: the metadata store does not answer it in time, and calls \
+             wait until it does",
+        ));
     }
     tokio::select! {
         format = state.store.format() => match format {

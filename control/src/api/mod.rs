@@ -8,6 +8,7 @@ mod conflicts;
 mod describe;
 mod diff;
 mod drain;
+mod gateways;
 mod gc;
 mod glob;
 mod health;
@@ -18,6 +19,7 @@ mod lineage;
 mod lingering;
 mod openapi;
 mod outside;
+mod passing;
 mod patch;
 mod paths;
 mod reading;
@@ -42,9 +44,11 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
-use base::{Clock, Rng, Tasks};
+use base::{Clock, Rng, Tasks, Timestamp};
 use metadata::store::{Store, StoreError};
+use nfs_gateway::Whereabouts;
 
+use crate::fleet::Addresses;
 use crate::metrics::Counted;
 use crate::mount_line::MountTarget;
 use crate::remover::Remover;
@@ -83,6 +87,10 @@ pub(crate) struct Own {
     pub(crate) is_alone: bool,
     /// How long it serves on when it is to end.
     pub(crate) drain_delay: Duration,
+    /// Where it is reached.
+    pub(crate) addresses: Addresses,
+    /// When it started.
+    pub(crate) started: Timestamp,
 }
 
 impl ApiState {
@@ -129,6 +137,12 @@ impl ApiState {
 
     fn is_draining(&self) -> bool {
         self.drain.has_begun()
+    }
+
+    /// What clients are told to mount from.
+    fn target_at(&self, place: &Whereabouts) -> MountTarget {
+        // A gateway that has the metadata for itself says nothing.
+        MountTarget::parse(&place.nfs).unwrap_or_else(|| self.target.clone())
     }
 
     /// Runs `work` of the store to its end, also if the caller goes away.
@@ -434,6 +448,14 @@ fn server_routes() -> Routes {
             ),
         )
         .route(
+            "/v1/gateways",
+            get(
+                "list_gateways",
+                "List the gateways that share the metadata, this one first.",
+                gateways::list,
+            ),
+        )
+        .route(
             "/v1/gc",
             get(
                 "list_collections",
@@ -472,8 +494,14 @@ fn routes() -> Routes {
 pub fn router(state: Arc<ApiState>) -> Router {
     // Only around methods that a path has: other calls need no key to be refused.
     let once = from_fn_with_state(Arc::clone(&state), calls::once);
+    // Around that: a key is used where its call is done.
+    let pass_on = from_fn_with_state(Arc::clone(&state), passing::pass_on);
     routes()
-        .into_router(|methods| methods.route_layer(once.clone()))
+        .into_router(|methods| {
+            methods
+                .route_layer(once.clone())
+                .route_layer(pass_on.clone())
+        })
         .fallback(async || ApiError::no_route())
         .method_not_allowed_fallback(async || ApiError::no_method())
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))

@@ -10,6 +10,7 @@ use base::{Name, SessionId, TenantId, Timestamp, WorkspaceId};
 use metadata::record::session::Identity;
 use metadata::record::workspace::Uses;
 use metadata::store::{self, NewTicket, SessionInfo, TicketInfo};
+use nfs_gateway::FreezeError;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -19,7 +20,7 @@ use super::describe::{Created, NoContent};
 use super::input::{
     Body, Parameters, Place, Tenant, how_many, next_after, not_a_position, page_limit, session_id,
 };
-use crate::mount_line::{MountKind, MountLine, mount_path};
+use crate::mount_line::{MountKind, MountLine, MountTarget, mount_path};
 use crate::status::ApiError;
 use crate::types::{
     CreateTicket, ForkSession, Mount, OpenSession, OpenedSession, Page, Session, parse_identity,
@@ -72,6 +73,7 @@ pub(super) async fn open(
     };
     check_ttl(asked.ttl_seconds)?;
     let workspace = asked.workspace.clone();
+    let target = state.target_at(&state.counted.gateway.place_for_new());
     let open = store::OpenSession {
         workspace: asked.workspace,
         read_only: asked.read_only,
@@ -82,7 +84,7 @@ pub(super) async fn open(
         version: asked.version,
         branch: asked.branch,
     };
-    let answer = describe_opened(&state, workspace, asked.read_only);
+    let answer = describe_opened(&state, target, workspace, asked.read_only);
     let store = (state.store).for_call(keyed.call(StatusCode::CREATED, answer.clone()));
     let opened = state
         .to_end(async move { store.open_session(tenant, open).await })
@@ -102,7 +104,8 @@ pub(super) async fn fork(
     check_ttl(asked.ttl_seconds)?;
     let source = usable(&state, tenant, &session).await?;
     let workspace = workspace_name(&state, source.record.workspace).await?;
-    let answer = describe_opened(&state, workspace, asked.read_only);
+    let target = state.target_at(&state.counted.gateway.place_for_new());
+    let answer = describe_opened(&state, target, workspace, asked.read_only);
     let call = keyed.call(StatusCode::CREATED, answer.clone());
     let fork = store::ForkSession {
         read_only: asked.read_only,
@@ -136,9 +139,11 @@ pub(super) async fn list(
     let next = next_after(&found, limit, |last| {
         format!("{}-{}", last.record.workspace, last.id)
     });
+    let ids: Vec<SessionId> = found.iter().map(|info| info.id).collect();
+    let places = whereabouts(&state, &ids).await?;
     let mut names = HashMap::new();
     let mut items = Vec::with_capacity(found.len());
-    for info in found {
+    for (info, target) in found.into_iter().zip(places) {
         let id = info.record.workspace;
         let name: String = match names.get(&id) {
             Some(name) => String::clone(name),
@@ -148,7 +153,8 @@ pub(super) async fn list(
                 name
             }
         };
-        items.push(Session::new(&info, name, state.clock.wall()));
+        let gateway = target.authority();
+        items.push(Session::new(&info, name, gateway, state.clock.wall()));
     }
     Ok(Json(Page { items, next }))
 }
@@ -163,7 +169,8 @@ pub(super) async fn show(
         .session(tenant, session_id(&state, tenant, &session).await?)
         .await?;
     let name = workspace_name(&state, info.record.workspace).await?;
-    Ok(Json(Session::new(&info, name, state.clock.wall())))
+    let gateway = whereabout(&state, info.id).await?.authority();
+    Ok(Json(Session::new(&info, name, gateway, state.clock.wall())))
 }
 
 pub(super) async fn close(
@@ -179,7 +186,7 @@ pub(super) async fn close(
         let closed = store.close_session(tenant, id).await;
         // Also if an attempt before has closed it, which is answered after this.
         if matches!(closed, Ok(()) | Err(store::StoreError::Settled)) {
-            gateway.drop_session(id);
+            gateway.drop_everywhere(id).await;
         }
         closed
     };
@@ -214,8 +221,8 @@ pub(super) async fn create_ticket(
                 .map(|seconds| state.clock.wall().plus_seconds(seconds)),
         ),
     };
-    let describing = Arc::clone(&state);
-    let answer = move |text: &String| describe_mount(&describing, text.clone(), kind);
+    let target = whereabout(&state, info.id).await?;
+    let answer = move |text: &String| describe_mount(&target, text.clone(), kind);
     let store = (state.store).for_call(keyed.call(StatusCode::CREATED, answer.clone()));
     let text = state
         .to_end(async move { store.create_ticket(tenant, ticket).await })
@@ -265,6 +272,22 @@ pub(super) async fn usable(
     Ok(info)
 }
 
+/// Where a session is best mounted.
+async fn whereabout(state: &ApiState, session: SessionId) -> Result<MountTarget, ApiError> {
+    let found = whereabouts(state, &[session]).await?.into_iter().next();
+    Ok(found.unwrap_or_else(|| state.target.clone()))
+}
+
+/// The same of several.
+async fn whereabouts(
+    state: &ApiState,
+    sessions: &[SessionId],
+) -> Result<Vec<MountTarget>, ApiError> {
+    let found = state.counted.gateway.whereabouts_of(sessions).await;
+    let found = found.map_err(FreezeError::Own)?;
+    Ok(found.iter().map(|place| state.target_at(place)).collect())
+}
+
 async fn workspace_name(state: &ApiState, id: WorkspaceId) -> Result<String, ApiError> {
     Ok(state.store.workspace(id).await?.record.name)
 }
@@ -272,21 +295,22 @@ async fn workspace_name(state: &ApiState, id: WorkspaceId) -> Result<String, Api
 /// What is told of a session that is opened now.
 fn describe_opened(
     state: &Arc<ApiState>,
+    target: MountTarget,
     workspace: String,
     read_only: bool,
 ) -> impl Fn(&store::Opened) -> OpenedSession + Clone + Send + Sync + 'static {
-    let (state, now) = (Arc::clone(state), state.clock.wall());
+    let now = state.clock.wall();
     let shared = false;
     let kind = MountKind { read_only, shared };
     move |opened| OpenedSession {
-        session: Session::new(&opened.session, workspace.clone(), now),
-        mount: describe_mount(&state, opened.ticket.clone(), kind),
+        session: Session::new(&opened.session, workspace.clone(), target.authority(), now),
+        mount: describe_mount(&target, opened.ticket.clone(), kind),
     }
 }
 
-fn describe_mount(state: &ApiState, ticket: String, kind: MountKind) -> Mount {
+fn describe_mount(target: &MountTarget, ticket: String, kind: MountKind) -> Mount {
     let path = mount_path(&ticket);
-    let line = MountLine::new(state.target.clone(), &path, kind);
+    let line = MountLine::new(target.clone(), &path, kind);
     Mount {
         ticket_id: store::ticket_id(&ticket),
         ticket,

@@ -116,8 +116,8 @@ fn shown(drain: &Drain) -> String {
         DrainState::Stopping => "ending",
     };
     format!(
-        "{what}: {} connections, {} bytes to store",
-        drain.connections, drain.dirty_bytes
+        "{what}: {} sessions, {} connections, {} bytes to store",
+        drain.sessions, drain.connections, drain.dirty_bytes
     )
 }
 
@@ -128,6 +128,20 @@ mod tests {
     use super::*;
     use crate::told::Told;
 
+    #[test]
+    fn progress_tells_what_is_left() {
+        let drain = Drain {
+            state: DrainState::Draining,
+            delay_ms: 0,
+            sessions: 3,
+            connections: 2,
+            dirty_bytes: 1,
+        };
+        let told = "not ready, serving on: 3 sessions, 2 connections, 1 bytes to store";
+        assert_eq!(shown(&drain), told);
+    }
+
+    /// As a server of an earlier release says it, too.
     fn answer(state: &str) -> String {
         format!("{{\"state\":\"{state}\",\"delay_ms\":0,\"connections\":1,\"dirty_bytes\":2}}")
     }

@@ -5,6 +5,7 @@ mod check;
 mod completion;
 mod conflicts;
 mod drain;
+mod gateways;
 mod gc;
 mod git;
 mod history;
@@ -61,6 +62,7 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Pin(command) => keeping::pins(command, json),
         Command::Token(command) => token::run(command, json),
         Command::Refresh(args) => refresh::run(&args, json),
+        Command::Gateways { server } => gateways::run(&server, json),
         Command::Drain(drain) => drain::run(&drain, json),
         Command::Gc(gc) => gc::run(&gc, json),
         Command::Keys(command) => keys::run(command, json),

@@ -255,6 +255,7 @@ fn show(session: &Session, json: bool) -> Result<(), Failure> {
         format!("expires    {expires}"),
         format!("bytes      {}", session.used_bytes),
         format!("inodes     {}", session.inodes),
+        format!("gateway    {}", output::in_line(&session.gateway)),
     ];
     output::text(&lines.map(|line| line.trim_end().to_owned()).join("\n"))
 }

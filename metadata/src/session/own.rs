@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use base::simulation::{Rule, is_kept};
 use base::{DomainId, Epoch, GatewayId, InodeId, SessionId, TenantId};
 use bytes::Bytes;
 
@@ -328,6 +329,9 @@ async fn stored_replies(
             keyspace::decode_session_reply(&key).map_err(|_| RecordError::Field("reply key"))?;
         let record = ReplyRecord::decode(&value)?;
         replies.push((record.flush, xid, hash, record.reply));
+    }
+    if !is_kept(Rule::StoredReplies) {
+        replies.clear();
     }
     replies.sort_by_key(|(flush, ..)| *flush);
     Ok(replies

@@ -7,9 +7,8 @@
 //! when a client asks again.
 
 use std::collections::{HashMap, VecDeque};
-use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use base::GatewayId;
@@ -21,7 +20,7 @@ use tokio::net::tcp::ReadHalf;
 use tokio::sync::mpsc;
 
 use super::Route;
-use crate::connection::CallGuard;
+use crate::connection::{CallGuard, Connection};
 use crate::gateway::Gateway;
 use crate::wire::proxy;
 use crate::wire::record::{self, RecordReader};
@@ -85,7 +84,7 @@ impl Links {
             None => call,
         };
         let (sender, calls) = mpsc::channel(gateway.calls_in_flight_max());
-        let client = call.guard.connection().peer();
+        let client = Arc::downgrade(call.guard.connection());
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         if sender.try_send(call).is_ok() {
             let calls = sender;
@@ -128,7 +127,8 @@ struct Link {
     route: Route,
     key: Key,
     number: u64,
-    client: SocketAddr,
+    /// Whose calls they are.
+    client: Weak<Connection>,
     calls: mpsc::Receiver<Passed>,
     /// By transaction id; several if a client uses one for several calls.
     asked: HashMap<u32, VecDeque<Passed>>,
@@ -170,9 +170,7 @@ impl Link {
             })
             .await;
         for Passed { record, guard } in back {
-            if guard.connection().is_open() {
-                gateway.redispatch(&record, guard);
-            }
+            gateway.redispatch(&record, guard);
         }
     }
 
@@ -195,8 +193,11 @@ impl Link {
         let (mut read, mut write) = stream.split();
         let mut records = RecordReader::new();
         let mut sending = Sending::default();
-        sending.push(Bytes::from(proxy::header_for(self.client)));
-        let clock = Arc::clone(&self.gateway.clock);
+        let Some(client) = self.client.upgrade().map(|client| client.peer()) else {
+            return End::Idle;
+        };
+        sending.push(Bytes::from(proxy::header_for(client)));
+        let (clock, tasks) = (Arc::clone(&self.gateway.clock), self.gateway.tasks.clone());
         let mut used = clock.monotonic();
         let mut tick = clock.sleep(TICK);
         loop {
@@ -219,10 +220,16 @@ impl Link {
                     }
                     sending.go_on();
                 }
+                // Connections have ended before: nobody waits for a reply.
+                () = tasks.shutdown_begun() => return End::Idle,
                 () = &mut tick => {
                     let now = clock.monotonic();
                     self.hang_up_on_late(now);
-                    if self.asked.is_empty() && now.saturating_sub(used) > IDLE {
+                    if self.is_dead(now) {
+                        return End::Closed;
+                    }
+                    let is_idle = now.saturating_sub(used) > IDLE;
+                    if self.asked.is_empty() && (is_idle || self.is_left()) {
                         return End::Idle;
                     }
                     tick = clock.sleep(TICK);
@@ -231,7 +238,24 @@ impl Link {
         }
     }
 
+    /// Whether the client's connection has ended.
+    fn is_left(&self) -> bool {
+        self.client
+            .upgrade()
+            .is_none_or(|client| client.has_ended())
+    }
+
+    /// Whether the gateway at the other end may be taken for dead, though nothing says that the link
+    /// is: it stands still, or nothing that is sent arrives.
+    fn is_dead(&self, now: Duration) -> bool {
+        let fleet = self.gateway.fleet.as_ref();
+        fleet.is_some_and(|fleet| fleet.is_dead(self.route.gateway, now))
+    }
+
     fn ask(&mut self, call: Passed, sending: &mut Sending) {
+        if call.guard.connection().has_ended() {
+            return;
+        }
         let Some(xid) = xid(&call.record) else {
             return call.guard.close();
         };

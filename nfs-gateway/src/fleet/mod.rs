@@ -6,12 +6,14 @@
 mod draining;
 mod links;
 mod places;
+mod telling;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use base::simulation::{Rule, is_kept};
 use base::{Clock, GatewayId, SessionId};
 use metadata::fleet::{self, FleetError, Member, Peer, RENEWALS_PER_LEASE, Sightings};
 use metadata::record::gateway::{GatewayState, LeaseRecord};
@@ -24,8 +26,8 @@ use crate::session::Session;
 
 use links::Links;
 pub(crate) use links::Passed;
-pub use places::Whereabouts;
 pub(crate) use places::{Place, Route};
+pub use telling::Whereabouts;
 
 /// How long a lease is unless configured.
 pub const LEASE_DEFAULT: Duration = Duration::from_secs(2);
@@ -113,7 +115,7 @@ impl Fleet {
 
     /// Whether calls may be answered from memory now.
     pub(crate) fn holds(&self, now_ms: u64) -> bool {
-        now_ms < self.holds_until_ms.load(Ordering::SeqCst)
+        now_ms < self.holds_until_ms.load(Ordering::SeqCst) || !is_kept(Rule::Lease)
     }
 
     pub(crate) fn is_draining(&self) -> bool {
@@ -128,6 +130,12 @@ impl Fleet {
     /// The other gateways, as last seen.
     fn peers(&self, now: Duration) -> Vec<Peer> {
         self.seen.read().peers(now).collect()
+    }
+
+    /// Whether a gateway may be taken for dead.
+    fn is_dead(&self, id: GatewayId, now: Duration) -> bool {
+        let peer = self.seen.read().peer(id, now);
+        peer.is_some_and(|peer| peer.is_dead)
     }
 
     /// Takes note of whether a gateway could be reached.
@@ -217,7 +225,9 @@ impl Gateway {
                 self.counters.lapses.count();
                 tracing::warn!("the lease had lapsed: sessions are looked at again");
             }
-            self.look_into_sessions().await?;
+            if is_kept(Rule::Look) {
+                self.look_into_sessions().await?;
+            }
         }
         let until = renewal.began.saturating_add(fleet.lease);
         fleet.holds_until_ms.store(ms(until), Ordering::SeqCst);

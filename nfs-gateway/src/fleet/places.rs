@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::simulation::{Rule, is_kept};
 use base::{GatewayId, SessionId};
 use bytes::Bytes;
 use metadata::fleet::{self, NOBODY, Peer};
@@ -32,17 +33,6 @@ pub(crate) struct Route {
 pub(crate) enum Place {
     Here(Arc<Session>),
     Elsewhere(Route),
-}
-
-/// Where a session is served, for those who mount it or manage it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Whereabouts {
-    /// The gateway; `None` for this one.
-    pub gateway: Option<GatewayId>,
-    /// Where clients reach it with NFS, as host and port; empty if it did not say.
-    pub nfs: String,
-    /// Where its API is; empty if it did not say.
-    pub api: String,
 }
 
 impl Gateway {
@@ -117,14 +107,15 @@ impl Gateway {
         notices: &[Notice],
     ) -> Result<(), OwnError> {
         let began = self.clock.monotonic();
+        if !is_kept(Rule::Wait) {
+            return Ok(());
+        }
         for notice in notices {
             while !fleet::is_obeyed(self.kv.as_ref(), notice.gateway, session).await? {
                 let now = self.clock.monotonic();
-                if fleet
-                    .seen
-                    .read()
-                    .is_dead(notice.gateway, notice.counter, now)
-                {
+                // Its counter may be a later one than when it was told: then it has read the notice, and
+                // died before it could say so.
+                if fleet.is_dead(notice.gateway, now) {
                     break;
                 }
                 if now.saturating_sub(began) > CALL_PATIENCE {
@@ -138,7 +129,11 @@ impl Gateway {
     }
 
     /// For a gateway that takes no sessions: who serves this one, or should.
-    async fn other_place(&self, fleet: &Fleet, id: SessionId) -> Result<Option<Route>, OwnError> {
+    pub(super) async fn other_place(
+        &self,
+        fleet: &Fleet,
+        id: SessionId,
+    ) -> Result<Option<Route>, OwnError> {
         let owners = fleet::owners(self.kv.as_ref(), &[id]).await?;
         let now = self.clock.monotonic();
         let owner = owners.into_iter().flatten().next();
@@ -185,54 +180,6 @@ impl Gateway {
         self.counters.passed_on.count();
         fleet.links.send(&gateway, route, Passed { record, guard });
     }
-
-    /// Where a session is served, or would be if it were asked for here.
-    ///
-    /// # Errors
-    ///
-    /// The store fails.
-    ///
-    /// # Cancellation
-    ///
-    /// Safe.
-    pub async fn whereabouts(&self, id: SessionId) -> Result<Whereabouts, OwnError> {
-        let Some(fleet) = &self.fleet else {
-            return Ok(Whereabouts {
-                gateway: None,
-                nfs: String::new(),
-                api: String::new(),
-            });
-        };
-        let owners = fleet::owners(self.kv.as_ref(), &[id]).await?;
-        let owner = owners.into_iter().flatten().next();
-        let now = self.clock.monotonic();
-        if let Some(owner) = owner.filter(|owner| owner.gateway != self.id)
-            && let Some(peer) = fleet.seen.read().peer(owner.gateway, now)
-            && !peer.is_dead
-        {
-            return Ok(Whereabouts {
-                gateway: Some(peer.id),
-                nfs: peer.lease.nfs,
-                api: peer.lease.api,
-            });
-        }
-        Ok(Whereabouts {
-            gateway: None,
-            nfs: fleet.nfs.clone(),
-            api: fleet.api.clone(),
-        })
-    }
-
-    /// The gateways that share the store, as last seen, without this one.
-    #[must_use]
-    pub fn others(&self) -> Vec<Peer> {
-        let Some(fleet) = &self.fleet else {
-            return Vec::new();
-        };
-        let mut peers = fleet.peers(self.clock.monotonic());
-        peers.sort_by_key(|peer| peer.id.raw());
-        peers
-    }
 }
 
 fn route_to(gateway: GatewayId, lease: &LeaseRecord) -> Route {
@@ -244,7 +191,7 @@ fn route_to(gateway: GatewayId, lease: &LeaseRecord) -> Route {
 
 /// Whether calls can be passed on to it: for a session that it has, or also for one that it would have
 /// to take.
-fn is_usable(peer: &Peer, has_it: bool) -> bool {
+pub(super) fn is_usable(peer: &Peer, has_it: bool) -> bool {
     let takes = has_it || peer.lease.state == GatewayState::Serving;
     !peer.is_dead && takes && !peer.lease.peers.is_empty()
 }

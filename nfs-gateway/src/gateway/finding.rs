@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::SessionId;
+use base::simulation::{Rule, is_kept};
 use bytes::Bytes;
 use metadata::kv::KvError;
 use metadata::session::OwnError;
@@ -190,7 +191,7 @@ impl Gateway {
     fn go_on(self: &Arc<Self>, result: &Result<Place, OwnError>, record: &Bytes, guard: CallGuard) {
         match result {
             // It was passed on already. Who did that looks again.
-            Ok(Place::Elsewhere(_)) if guard.connection().is_link() => guard.close(),
+            Ok(Place::Elsewhere(_)) if is_passed_on(&guard) => guard.close(),
             Ok(_) => self.redispatch(record, guard),
             Err(OwnError::NotFound) => {
                 self.counters.stale_handles.count();
@@ -249,4 +250,8 @@ impl Gateway {
             }
         }
     }
+}
+
+fn is_passed_on(guard: &CallGuard) -> bool {
+    guard.connection().is_link() && is_kept(Rule::PassedOnce)
 }

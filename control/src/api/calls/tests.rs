@@ -15,13 +15,14 @@ use metadata::kv::Kv;
 use metadata::kv::embedded::{EmbeddedKv, EmbeddedOptions};
 use metadata::kv::faulty::{CrashPoint, FaultRates, FaultyKv};
 use metadata::kv::memory::MemoryKv;
-use nfs_gateway::{Engines, Gateway, GatewayOptions};
+use nfs_gateway::{Engines, GatewayOptions};
 use serde_json::{Value, json};
 
 use super::*;
 use crate::api::serving::CALLS_MAX;
 use crate::api::{Own, router};
 use crate::collector::Collector;
+use crate::fleet::Addresses;
 use crate::metrics::Counted;
 use crate::mount_line::MountTarget;
 use crate::remover::Remover;
@@ -118,6 +119,8 @@ impl World {
             rng,
             is_alone,
             drain_delay: Duration::ZERO,
+            addresses: addresses(),
+            started: Timestamp::EPOCH,
         };
         let counted = Counted {
             gateway,
@@ -192,6 +195,14 @@ impl World {
         }
         shape.sort();
         shape
+    }
+}
+
+fn addresses() -> Addresses {
+    Addresses {
+        nfs: "127.0.0.1:2049".into(),
+        peers: String::new(),
+        api: String::new(),
     }
 }
 
