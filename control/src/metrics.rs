@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use base::{Distribution, Histogram};
 use chunkstore::cached::CachedStore;
 use chunkstore::shared::SharedStore;
+use chunkstore::shared::calls::{BUCKETS_MILLIS, ObjectCounters, Verb};
+use chunkstore::shared::disk::DiskCache;
 use metadata::kv::calls::KvCalls;
 use nfs_gateway::{Gateway, ProcedureCounts};
 
@@ -35,6 +37,18 @@ impl Counted {
     fn fdb_took(&self, histogram: fn(&KvCalls) -> &Histogram) -> Distribution {
         let calls = self.metadata.as_deref();
         calls.map_or_else(Distribution::default, |calls| histogram(calls).read())
+    }
+
+    /// A number of the cache on disk; 0 without.
+    fn disk(&self, count: fn(&DiskCache) -> u64) -> f64 {
+        let disk = self.content.shared().and_then(SharedStore::disk);
+        number(disk.map_or(0, count))
+    }
+
+    /// A count of calls to an object store; 0 without.
+    fn object(&self, count: fn(&ObjectCounters) -> u64) -> f64 {
+        let objects = self.content.objects();
+        number(objects.map_or(0, |objects| count(objects.counters())))
     }
 
     /// A count of calls to FoundationDB; 0 without.
@@ -458,6 +472,101 @@ const METRICS: &[Metric] = &[
             )
         },
     ),
+    gauge(
+        "holdfast_chunkstore_backlog_bytes",
+        "Bytes of staged chunks that this server has to bring to the object store.",
+        |g| {
+            number(
+                g.content
+                    .of_shared(|shared| shared.backlog_bytes().try_into().unwrap_or(u64::MAX)),
+            )
+        },
+    ),
+    counter(
+        "holdfast_chunkstore_packed_total",
+        "Packs brought to the object store.",
+        |g| {
+            number(
+                g.content
+                    .of_shared(|shared| shared.pack_counters().packs.count()),
+            )
+        },
+    ),
+    counter(
+        "holdfast_chunkstore_packed_bytes_total",
+        "Bytes of them.",
+        |g| {
+            number(
+                g.content
+                    .of_shared(|shared| shared.pack_counters().bytes.count()),
+            )
+        },
+    ),
+    counter(
+        "holdfast_chunkstore_pack_failures_total",
+        "Times a pack could not be stored, and waited to be tried again.",
+        |g| {
+            number(
+                g.content
+                    .of_shared(|shared| shared.pack_counters().failures.count()),
+            )
+        },
+    ),
+    counter(
+        "holdfast_chunkstore_adopted_total",
+        "Chunks that other servers had left staged.",
+        |g| {
+            number(
+                g.content
+                    .of_shared(|shared| shared.pack_counters().adopted.count()),
+            )
+        },
+    ),
+    gauge(
+        "holdfast_chunkstore_disk_cache_bytes",
+        "Bytes of the cache of object content on disk.",
+        |g| g.disk(DiskCache::bytes),
+    ),
+    counter(
+        "holdfast_chunkstore_disk_cache_hits_total",
+        "Reads of chunks answered from the cache on disk.",
+        |g| g.disk(|disk| disk.counters.hits.count()),
+    ),
+    counter(
+        "holdfast_chunkstore_disk_cache_misses_total",
+        "Reads of chunks that the cache on disk did not have.",
+        |g| g.disk(|disk| disk.counters.misses.count()),
+    ),
+    counter(
+        "holdfast_chunkstore_disk_cache_damaged_total",
+        "Chunks in the cache on disk that were damaged, and dropped.",
+        |g| g.disk(|disk| disk.counters.damaged.count()),
+    ),
+    counter(
+        "holdfast_object_retries_total",
+        "Calls to the object store that were made again.",
+        |g| g.object(|calls| calls.retries.count()),
+    ),
+    counter(
+        "holdfast_object_hedges_total",
+        "Second reads of what was slow to come from the object store.",
+        |g| g.object(|calls| calls.hedges.count()),
+    ),
+    counter(
+        "holdfast_object_hedges_won_total",
+        "Second reads that came first.",
+        |g| g.object(|calls| calls.hedges_won.count()),
+    ),
+    counter(
+        "holdfast_object_received_bytes_total",
+        "Bytes that came from the object store.",
+        |g| g.object(|calls| calls.received_bytes.count()),
+    ),
+    counter(
+        "holdfast_object_sent_bytes_total",
+        "Bytes that went to the object store.",
+        |g| g.object(|calls| calls.sent_bytes.count()),
+    ),
     counter(
         "holdfast_chunkstore_missing_total",
         "Shared chunks that files refer to and that are not stored: run `holdfast check`.",
@@ -515,6 +624,60 @@ const METRICS: &[Metric] = &[
     ),
 ];
 
+/// What is counted of calls to an object store, by verb.
+const LABELLED: [(&str, &str, &str); 2] = [
+    (
+        "holdfast_object_calls_total",
+        "counter",
+        "Calls to the object store, each try by itself, by `verb` and `outcome` (`done`, `failed`, `late`).",
+    ),
+    (
+        "holdfast_object_call_seconds",
+        "histogram",
+        "How long calls to the object store took, by `verb`.",
+    ),
+];
+
+fn labelled(counted: &Counted, text: &mut String) {
+    let Some(objects) = counted.content.objects() else {
+        return;
+    };
+    let counters = objects.counters();
+    let [(calls, ..), (seconds, ..)] = LABELLED;
+    for (name, kind, help) in LABELLED {
+        text.push_str(&format!("# HELP {name} {help}\n# TYPE {name} {kind}\n"));
+        for verb in Verb::ALL {
+            let (of, verb) = (counters.of(verb), verb.name());
+            if name == calls {
+                for (outcome, count) in [
+                    ("done", &of.done),
+                    ("failed", &of.failed),
+                    ("late", &of.late),
+                ] {
+                    let count = count.count();
+                    text.push_str(&format!(
+                        "{calls}{{verb=\"{verb}\",outcome=\"{outcome}\"}} {count}\n"
+                    ));
+                }
+                continue;
+            }
+            let mut below = 0;
+            let ends = BUCKETS_MILLIS.map(|end| format!("{}", number(end) / 1e3));
+            let ends = ends.iter().map(String::as_str).chain(["+Inf"]);
+            for (end, bucket) in ends.zip(&of.buckets) {
+                below += bucket.count();
+                text.push_str(&format!(
+                    "{seconds}_bucket{{verb=\"{verb}\",le=\"{end}\"}} {below}\n"
+                ));
+            }
+            let sum = number(of.micros.count()) / 1e6;
+            text.push_str(&format!(
+                "{seconds}_sum{{verb=\"{verb}\"}} {sum}\n{seconds}_count{{verb=\"{verb}\"}} {below}\n"
+            ));
+        }
+    }
+}
+
 /// All metrics.
 pub(crate) fn text(counted: &Counted) -> String {
     let calls = counted.gateway.transport().calls.read();
@@ -537,6 +700,7 @@ pub(crate) fn text(counted: &Counted) -> String {
             }
         }
     }
+    labelled(counted, &mut text);
     text
 }
 
@@ -588,6 +752,7 @@ mod tests {
         let counted: Vec<String> = METRICS
             .iter()
             .map(|metric| format!("| `{}` | {} | {} |", metric.name, metric.kind, metric.help))
+            .chain(LABELLED.map(|(name, kind, help)| format!("| `{name}` | {kind} | {help} |")))
             .collect();
         assert_eq!(documented, counted);
     }

@@ -10,6 +10,7 @@
 //! chunk store counts holds. Letting go of it settles the account with the gateway's budget
 //! (`state.rs`).
 
+mod ahead;
 mod changing;
 mod exchange;
 mod flush;
@@ -75,6 +76,7 @@ pub(crate) struct Session {
     view: View,
     state: Mutex<State>,
     loaders: Loaders,
+    readers: ahead::Readers,
     /// Held while layers are folded.
     folding: tokio::sync::Mutex<()>,
     /// Held while the image is exchanged, and while a conflict is resolved.
@@ -185,6 +187,7 @@ impl Session {
             view,
             state: Mutex::new(state),
             loaders: Loaders::new(),
+            readers: ahead::Readers::new(),
             folding: tokio::sync::Mutex::new(()),
             exchanging: tokio::sync::Mutex::new(()),
             released: tokio::sync::Notify::new(),
@@ -389,6 +392,10 @@ impl Session {
         reading: Reading,
         to: Recipient,
     ) -> Attempt {
+        if let NfsCall::Read(args) = request.nfs {
+            let end = args.offset.saturating_add(u64::from(reading.read.count));
+            self.read_ahead(request.objects.first, args.offset..end);
+        }
         let cached = |id| self.shared.chunks.cached(self.domain, id);
         match writeback::payload(&reading.read.pieces, cached) {
             Ok(payload) => self.answer_read(request, &reading, payload, to),
