@@ -9,7 +9,7 @@ use crate::world::{Tally, World};
 /// Steps of one seed.
 const OPS: usize = 40;
 /// Seeds of one test in CI.
-const SEEDS: u64 = 60;
+const SEEDS: u64 = 120;
 /// Lines shown of a failed run.
 const TRACE_LINES: usize = 40;
 

@@ -89,7 +89,7 @@ impl World {
         let mut sessions = Vec::new();
         for at in 0..setting.sessions {
             rig.at = at;
-            let workload = Workload::new(config.clone(), rng.random());
+            let workload = Workload::new(config, rng.random());
             let root = Call {
                 caller: Caller::root(),
                 now: workload.now(),
