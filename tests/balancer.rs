@@ -383,9 +383,10 @@ mod tests {
             assert!(done.status.success(), "{command:?}: {told}");
             told.into_owned()
         };
-        let haproxy = deploy("haproxy/holdfast.cfg");
-        let told = check(tool("haproxy").arg("-c").arg("-f").arg(haproxy));
-        assert!(!told.contains("WARNING"), "{told}");
+        for config in ["haproxy/holdfast.cfg", "haproxy/fleet.cfg"] {
+            let told = check(tool("haproxy").arg("-c").arg("-f").arg(deploy(config)));
+            assert!(!told.contains("WARNING"), "{config}: {told}");
+        }
         check(
             tool("nginx")
                 .arg("-t")
@@ -399,5 +400,26 @@ mod tests {
         let unit = unit.replace("/usr/bin/holdfast", binary.to_str().unwrap());
         std::fs::write(&path, unit).unwrap();
         check(tool("systemd-analyze").arg("verify").arg(&path));
+    }
+
+    /// Images and the fleet to try set what there is to be set. (Nothing here can start them.)
+    #[test]
+    fn examples_set_settings_that_exist() {
+        let help = Command::new(binary()).args(["serve", "--help"]).output();
+        let help = String::from_utf8(help.unwrap().stdout).unwrap();
+        for file in [
+            "docker/Dockerfile",
+            "docker/Dockerfile.fdb",
+            "compose/compose.yaml",
+            "kubernetes/holdfast.yaml",
+        ] {
+            let text = text(&deploy(file));
+            let is_of_name = |letter: char| letter.is_ascii_uppercase() || letter == '_';
+            for (at, _) in text.match_indices("HOLDFAST_") {
+                let name = text[at..].split(|letter| !is_of_name(letter)).next();
+                let set = format!("[env: {}=", name.unwrap());
+                assert!(help.contains(&set), "{file}: {set}");
+            }
+        }
     }
 }

@@ -13,19 +13,33 @@ mod tests {
     /// Longest time that a gateway stands still, in seconds: several leases.
     const FREEZE: &str = "10";
 
-    #[test]
-    fn what_befalls_gateways_is_no_error() {
+    /// Runs a workload, which says at its end that all is well.
+    fn passes(workload: &str, args: &[&str]) {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        let kinds = "kill,freeze,drain,cut,roll";
         let output = Command::new(root.join("tests/fdb/gateways"))
-            .args([ROUNDS, kinds, "1", "--more-opts", "nconnect=4"])
+            .args(args)
             .env("FREEZE", FREEZE)
+            .env("WORKLOAD", workload)
             .output()
             .unwrap();
         let (out, error) = (&output.stdout, &output.stderr);
         let said = [out, error].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
         assert!(output.status.success(), "{}\n{}", said[0], said[1]);
-        assert!(said[0].contains("chaos: ok"), "{}\n{}", said[0], said[1]);
+        let name = workload.split(' ').next().unwrap();
+        let ok = format!("{name}: ok");
+        assert!(said[0].contains(&ok), "{}\n{}", said[0], said[1]);
         println!("{}\n{}", said[0], said[1]);
+    }
+
+    /// One after the other: each takes the machine for itself.
+    #[test]
+    fn what_befalls_gateways_is_no_error() {
+        let kinds = "kill,freeze,drain,cut,roll";
+        passes(
+            "chaos 2 4 1",
+            &[ROUNDS, kinds, "1", "--more-opts", "nconnect=4"],
+        );
+        // Two clients of one session, through different gateways.
+        passes("shared 10", &["3", "kill,freeze,drain"]);
     }
 }
