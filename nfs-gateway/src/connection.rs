@@ -677,7 +677,15 @@ impl<S: Service> ConnectionTask<S> {
         let mut deadline = self.clock.sleep(self.shared.limits.drain_deadline);
         connection.is_task_waiting.store(true, Ordering::SeqCst);
         while connection.is_open() && !connection.is_drained() {
+            let mut discarded = Vec::with_capacity(DISCARD_BYTES);
+            let is_listening = !connection.has_ended.load(Ordering::SeqCst);
             tokio::select! {
+                // A client that has gone must be noticed: see `Connection::has_ended`.
+                read = self.read.read_buf(&mut discarded), if is_listening => {
+                    if !matches!(read, Ok(1..)) {
+                        connection.has_ended.store(true, Ordering::SeqCst);
+                    }
+                }
                 _ = connection.outbound.writable(), if connection.outbound.is_blocked() => {
                     connection.resume();
                 }

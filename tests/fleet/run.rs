@@ -9,7 +9,7 @@ use crate::world::{Tally, World};
 /// Steps of one seed.
 const OPS: usize = 40;
 /// Seeds of one test in CI.
-const SEEDS: u64 = 60;
+const SEEDS: u64 = 120;
 /// Lines shown of a failed run.
 const TRACE_LINES: usize = 40;
 
@@ -124,6 +124,21 @@ fn random_storms_agree_with_the_model() {
 #[test]
 fn random_storms_agree_with_the_model_on_more_seeds() {
     run_seeds(1);
+}
+
+#[test]
+fn seeds_that_failed_once() {
+    let mut seeds = 0;
+    for line in include_str!("regressions.txt").lines() {
+        let mut fields = line.split_whitespace();
+        if let (Some(Ok(seed)), Some(Ok(ops))) =
+            (fields.next().map(str::parse), fields.next().map(str::parse))
+        {
+            run(seed, ops).unwrap_or_else(|error| panic!("{error}"));
+            seeds += 1;
+        }
+    }
+    assert!(seeds > 0);
 }
 
 /// Seeds that are tried until one fails without a rule.

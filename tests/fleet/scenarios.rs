@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::simulation::{Rule, leave_out};
-use base::{Caller, GatewayId, InodeId, Timestamp};
+use base::{Caller, GatewayId, InodeId, Tasks, Timestamp};
 use bytes::Bytes;
 use metadata::FsError;
 use metadata::fleet::{Member, leases};
@@ -238,8 +238,13 @@ fn attempts_at_a_renewal_have_counters_of_their_own() {
 fn passed_to_and_fro() -> u64 {
     let mut rig = rig(2);
     rig.good(create("a"));
-    for place in 0..2 {
-        rig.gateways.begin_leaving(place);
+    for life in rig.gateways.lives.iter().flatten() {
+        let gateway = Arc::clone(&life.gateway);
+        let drain = async move {
+            gateway.drain().await;
+        };
+        let _inside = rig.gateways.runtime.enter();
+        life.process.within(|| Tasks::new().spawn(drain));
     }
     while rig.owner().is_some() {
         rig.gateways.sleep(Duration::from_millis(1));

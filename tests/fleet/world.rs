@@ -194,6 +194,7 @@ impl World {
         for (call, reply) in calls.iter().zip(&replies) {
             self.note(&format!("{} -> {}", describe(call), outcome(reply)));
         }
+        tracing::info!(?replies, "answered");
         let losses = self.took();
         let beside = Beside {
             losses,
@@ -239,7 +240,10 @@ impl World {
                     self.took();
                     return Ok(());
                 }
-                Err(error) => why = error,
+                Err(error) => {
+                    tracing::info!("it is not one: {error}");
+                    why = error;
+                }
             }
         }
         Err(format!("after a takeover: {why}"))
