@@ -64,11 +64,11 @@ mod tests {
 
     /// What a line of JSON in a program's output says; the test's own lines come before it.
     fn json(out: &str) -> Value {
-        let lines = out.lines().filter_map(|line| {
+        let mut lines = out.lines().filter_map(|line| {
             let at = line.find(['{', '['])?;
             serde_json::from_str(&line[at..]).ok()
         });
-        lines.last().expect(out)
+        lines.next_back().expect(out)
     }
 
     fn arguments<'a>(command: &'a str, dir: &'a Path, place: &'a str) -> Vec<&'a str> {
@@ -145,7 +145,7 @@ mod tests {
         async fn mount(&self, path: &str) -> Connection {
             let address: SocketAddr = self.text("nfs_address").parse().unwrap();
             let host = Ipv4Addr::LOCALHOST.to_string();
-            Nfs3ConnectionBuilder::new(TokioConnector, host, path.to_owned())
+            Nfs3ConnectionBuilder::new(TokioConnector, host, path)
                 .mount_port(address.port())
                 .nfs3_port(address.port())
                 .connect_from_privileged_port(false)

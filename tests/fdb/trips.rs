@@ -13,13 +13,15 @@ mod tests {
     use std::process::{Child, Command, Stdio};
     use std::time::Duration;
 
+    use base::{Clock, SystemClock};
     use futures_util::future::join_all;
     use nfs3_client::tokio::{TokioConnector, TokioIo};
     use nfs3_client::{Nfs3Connection, Nfs3ConnectionBuilder};
     use nfs3_types::nfs3::{
-        ACCESS3args, COMMIT3args, CREATE3args, GETATTR3args, LOOKUP3args, Nfs3Option, READ3args,
-        READDIRPLUS3args, REMOVE3args, RENAME3args, SETATTR3args, WRITE3args, cookieverf3,
-        createhow3, diropargs3, filename3, nfs_fh3, sattr3, sattrguard3, set_mode3, stable_how,
+        ACCESS3args, COMMIT3args, CREATE3args, GETATTR3args, LOOKUP3args, Nfs3Option, Nfs3Result,
+        READ3args, READDIRPLUS3args, REMOVE3args, RENAME3args, SETATTR3args, WRITE3args,
+        cookieverf3, createhow3, diropargs3, filename3, nfs_fh3, sattr3, sattrguard3, set_mode3,
+        stable_how,
     };
     use nfs3_types::xdr_codec::Opaque;
     use serde_json::Value;
@@ -239,7 +241,6 @@ mod tests {
         async fn call(self, to: &mut Connection, who: usize, number: u32) {
             let root = to.root_nfs_fh3();
             let (name, other) = (format!("f{who}-{number}"), format!("g{who}-{number}"));
-            let what = at(&root, &name);
             match self {
                 Self::Getattr => drop(to.getattr(&GETATTR3args { object: root }).await.unwrap()),
                 Self::Lookup => {
@@ -256,7 +257,7 @@ mod tests {
                         object: root,
                         access: 0x3f,
                     };
-                    drop(to.access(&args).await.unwrap().unwrap());
+                    assert_ne!(to.access(&args).await.unwrap().unwrap().access, 0);
                 }
                 Self::Read => {
                     let kept = at(&root, "kept");
@@ -279,7 +280,16 @@ mod tests {
                     };
                     drop(to.readdirplus(&args).await.unwrap().unwrap());
                 }
-                Self::Create => drop(create(to, &name).await),
+                _ => self.change(to, &name, &other).await,
+            }
+        }
+
+        /// A call that changes the file `name`, or renames it to `other`, or removes that.
+        async fn change(self, to: &mut Connection, name: &str, other: &str) {
+            let root = to.root_nfs_fh3();
+            let what = at(&root, name);
+            match self {
+                Self::Create => drop(create(to, name).await),
                 Self::Setattr => {
                     let file = to.lookup(&LOOKUP3args { what }).await.unwrap();
                     let args = SETATTR3args {
@@ -290,7 +300,8 @@ mod tests {
                         },
                         guard: sattrguard3::None,
                     };
-                    drop(to.setattr(&args).await.unwrap().unwrap());
+                    let set = to.setattr(&args).await.unwrap();
+                    assert!(matches!(set, Nfs3Result::Ok(_)));
                 }
                 Self::WriteStable | Self::WriteAndCommit => {
                     let file = to.lookup(&LOOKUP3args { what }).await.unwrap();
@@ -305,14 +316,15 @@ mod tests {
                 Self::Rename => {
                     let args = RENAME3args {
                         from: what,
-                        to: at(&root, &other),
+                        to: at(&root, other),
                     };
                     to.rename(&args).await.unwrap().unwrap();
                 }
                 Self::Remove => {
-                    let object = at(&root, &other);
+                    let object = at(&root, other);
                     to.remove(&REMOVE3args { object }).await.unwrap().unwrap();
                 }
+                _ => unreachable!("it changes nothing"),
             }
         }
     }
@@ -385,7 +397,7 @@ mod tests {
     /// Calls of the store in some time in which nobody asks for anything.
     async fn idle(server: &Server) -> f64 {
         let before = server.trips();
-        tokio::time::sleep(WATCHED).await;
+        SystemClock::new().sleep(WATCHED).await;
         let after = server.trips();
         after.reads - before.reads + after.commits - before.commits
     }
