@@ -6,6 +6,7 @@
 mod clock;
 mod context;
 pub mod files;
+mod histogram;
 mod ids;
 pub mod limits;
 mod name;
@@ -16,6 +17,7 @@ mod time;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use context::{Caller, Groups};
+pub use histogram::{BUCKET_MICROS, Distribution, Histogram};
 pub use ids::{
     ChunkId, CommitId, DomainId, Epoch, GatewayId, HashError, InodeId, NodeId, OperationId,
     SessionId, TenantId, WorkspaceId,

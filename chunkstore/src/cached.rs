@@ -139,6 +139,18 @@ impl ChunkStore for CachedStore {
         self.inner.touch(domain, id);
     }
 
+    fn prefetch(&self, domain: Domain, ids: Vec<ChunkId>) -> ChunkFuture<'_, ()> {
+        let is_cached = |id: &ChunkId| self.cache.contains_key(&(domain.id, *id));
+        let missing = ids.into_iter().filter(|id| !is_cached(id)).collect();
+        self.inner.prefetch(domain, missing)
+    }
+
+    /// Not so much that it pushes out of the cache what it has fetched itself.
+    fn read_ahead_bytes(&self) -> usize {
+        let capacity = usize::try_from(self.cache.capacity()).unwrap_or(usize::MAX);
+        self.inner.read_ahead_bytes().min(capacity / 8)
+    }
+
     fn available_bytes(&self) -> Option<u64> {
         self.inner.available_bytes()
     }

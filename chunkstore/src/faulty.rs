@@ -150,6 +150,14 @@ impl ChunkStore for FaultyStore {
         self.inner.touch(domain, id);
     }
 
+    fn prefetch(&self, domain: Domain, ids: Vec<ChunkId>) -> ChunkFuture<'_, ()> {
+        self.inner.prefetch(domain, ids)
+    }
+
+    fn read_ahead_bytes(&self) -> usize {
+        self.inner.read_ahead_bytes()
+    }
+
     fn available_bytes(&self) -> Option<u64> {
         if self.plan.lock().full {
             return Some(0);

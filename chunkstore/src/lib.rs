@@ -111,6 +111,18 @@ pub trait ChunkStore: Debug + Send + Sync + 'static {
     /// reference that exists. Under a hold, and while the other reference still exists.
     fn touch(&self, _domain: DomainId, _id: ChunkId) {}
 
+    /// Says that chunks will be asked for soon. A store that gains by it fetches them together; it is done
+    /// when they are there, or failed, which whoever asks for them is told.
+    fn prefetch(&self, _domain: Domain, _ids: Vec<ChunkId>) -> ChunkFuture<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    /// How many bytes to ask for in advance of one who reads from front to back: what reads take a way over
+    /// a network, and so are slow by themselves and fast together. 0 if nothing is gained.
+    fn read_ahead_bytes(&self) -> usize {
+        0
+    }
+
     /// Bytes that can still be stored, if the store knows: the free space of its device less its
     /// reserve. Cheap enough to ask for each call that allocates.
     fn available_bytes(&self) -> Option<u64> {

@@ -5,55 +5,78 @@
 //!
 //! Locks: that of the queue, held without I/O. No other.
 
+mod ahead;
+pub mod calls;
+pub mod connect;
 mod cycles;
+pub mod disk;
 mod entry;
 pub mod ledger;
 #[cfg(any(test, feature = "testing"))]
 pub mod memory_ledger;
+pub mod objects;
+mod pace;
+pub mod pack;
+mod packer;
 mod queue;
+mod read;
+mod write;
 
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::Duration;
 
-use base::limits::CHUNK_BYTES_MAX;
-use base::{ChunkId, DomainId, Tasks};
+use base::{ChunkId, Clock, DomainId, Tasks};
 use bytes::Bytes;
-use futures_util::StreamExt;
-use futures_util::stream;
 use parking_lot::Mutex;
 use quick_cache::sync::Cache;
 use tokio::sync::Semaphore;
 
-use self::entry::Entry;
-use self::ledger::{
-    ChunkKey, KEYS_MAX, Keep, Kept, KeptAll, Ledger, LedgerError, Place, STAGE_BYTES_MAX,
-};
-use self::queue::{Batch, Queue};
+use self::ahead::Landing;
+use self::disk::DiskCache;
+use self::ledger::{ChunkKey, Ledger, LedgerError, PackId};
+use self::objects::Objects;
+use self::packer::Backlog;
+use self::queue::Queue;
 use crate::counters::{Counter, Counters};
 use crate::hold::Holds;
-use crate::{ChunkError, ChunkFuture, ChunkStore, Domain, Hold};
+use crate::{ChunkFuture, ChunkStore, Domain, Hold};
 
 pub use self::cycles::{Cycles, KnownCycle};
+pub use self::packer::PackCounters;
 
 /// Chunks of which is remembered in which cycle this process put or touched them: some 13 MB.
 const KNOWN_MAX: usize = 1 << 17;
 
-/// Transactions of one batch under way at the same time.
-const TRANSACTIONS_AT_ONCE: usize = 8;
+/// Bytes to read ahead: at 50 ms for a chunk, 300 MB/s from an object store.
+const OBJECTS_AHEAD_BYTES: usize = 16 << 20;
 
-/// How often a read asks again for a chunk that was elsewhere by the time it was read.
-const MOVES_MAX: usize = 4;
+/// The same from the ledger, which answers within milliseconds.
+const LEDGER_AHEAD_BYTES: usize = 4 << 20;
 
-/// Contents up to this length are hashed and compressed where they are given: handing them to another
-/// thread costs as much.
-const INLINE_BYTES_MAX: usize = 16 * 1024;
+/// Chunks of which is remembered where they are in packs: some 13 MB.
+const PLACES_MAX: usize = 1 << 17;
 
 /// How a [`SharedStore`] behaves.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedOptions {
+    /// Bytes of entries that may be staged, of all gateways together, if there is an object store. When so many
+    /// are, what is put goes to the object store before a `sync` ends.
+    pub staging_bytes_max: u64,
+    /// About how many bytes of entries make a pack.
+    pub pack_bytes: usize,
+    /// A smaller pack is made after this time.
+    pub linger: Duration,
+    /// Packs that are made at the same time; with 0 nothing is packed or taken over.
+    pub packers: usize,
+    /// What is staged for at least this time, and not by this process, is packed by it: whoever staged it is
+    /// gone.
+    pub adopt_after: Duration,
+    /// How long a `sync` waits for the object store when staging is full.
+    pub full_time: Duration,
     /// Most bytes of entries that wait in memory for a `sync`. Beyond that a `put` brings them to the
     /// ledger first, and fails if that does.
     pub queue_bytes_max: usize,
@@ -64,6 +87,12 @@ pub struct SharedOptions {
 impl Default for SharedOptions {
     fn default() -> Self {
         Self {
+            staging_bytes_max: 1 << 30,
+            pack_bytes: 16 << 20,
+            linger: Duration::from_secs(1),
+            packers: 4,
+            adopt_after: Duration::from_secs(60),
+            full_time: Duration::from_secs(30),
             queue_bytes_max: 64 << 20,
             puts_in_flight: 16,
         }
@@ -79,6 +108,23 @@ pub struct SharedCounters {
     pub missing: Counter,
 }
 
+/// What a [`SharedStore`] is made of.
+#[derive(Debug)]
+pub struct SharedParts {
+    /// Says which chunks there are.
+    pub ledger: Arc<dyn Ledger>,
+    /// The current cycle.
+    pub cycles: Arc<dyn Cycles>,
+    /// Where packs go. Without it all chunks stay staged.
+    pub objects: Option<Arc<Objects>>,
+    /// Keeps what was read from there.
+    pub disk: Option<Arc<DiskCache>>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Owns batches under way and packing, which ends with it.
+    pub tasks: Tasks,
+}
+
 /// A store that is shared through a ledger. Cloning shares it.
 #[derive(Clone, Debug)]
 pub struct SharedStore {
@@ -89,7 +135,14 @@ pub struct SharedStore {
 struct Shared {
     ledger: Arc<dyn Ledger>,
     cycles: Arc<dyn Cycles>,
+    objects: Option<Arc<Objects>>,
+    disk: Option<Arc<DiskCache>>,
+    clock: Arc<dyn Clock>,
     options: SharedOptions,
+    backlog: Backlog,
+    landing: Arc<Landing>,
+    /// Where chunks were last seen in packs.
+    places: Cache<ChunkKey, InPack>,
     queue: Mutex<Queue>,
     /// In which cycle this process has put or touched chunks, as the ledger confirmed.
     known: Cache<ChunkKey, u64>,
@@ -98,12 +151,23 @@ struct Shared {
     tasks: Tasks,
     counters: Counters,
     shared_counters: SharedCounters,
+    pack_counters: PackCounters,
     /// As the ledger said last.
     staged_bytes: AtomicU64,
+    /// Whether staging was full when it was looked at last.
+    is_full: AtomicBool,
+}
+
+/// Where an entry is in a pack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct InPack {
+    pack: PackId,
+    offset: u32,
+    entry_bytes: u32,
 }
 
 impl SharedStore {
-    /// Opens the store of `ledger`. Batches under way are tasks of `tasks`.
+    /// Opens the store, and begins to pack if there is an object store.
     ///
     /// # Errors
     ///
@@ -112,29 +176,44 @@ impl SharedStore {
     /// # Cancellation
     ///
     /// Safe to drop.
-    pub async fn open(
-        ledger: Arc<dyn Ledger>,
-        cycles: Arc<dyn Cycles>,
-        options: SharedOptions,
-        tasks: Tasks,
-    ) -> Result<Self, LedgerError> {
-        let (cycle, staged_bytes) = ledger.state().await?;
-        cycles.learn(cycle);
-        Ok(Self {
-            shared: Arc::new(Shared {
-                ledger,
-                cycles,
-                options,
-                queue: Mutex::default(),
-                known: Cache::new(KNOWN_MAX),
-                holds: Arc::default(),
-                puts: Semaphore::new(options.puts_in_flight.clamp(1, 512)),
-                tasks,
-                counters: Counters::default(),
-                shared_counters: SharedCounters::default(),
-                staged_bytes: AtomicU64::new(staged_bytes),
-            }),
-        })
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub async fn open(parts: SharedParts, options: SharedOptions) -> Result<Self, LedgerError> {
+        let (cycle, staged_bytes) = parts.ledger.state().await?;
+        parts.cycles.learn(cycle);
+        let shared = Arc::new(Shared {
+            ledger: parts.ledger,
+            cycles: parts.cycles,
+            objects: parts.objects,
+            disk: parts.disk,
+            clock: parts.clock,
+            options,
+            backlog: Backlog::default(),
+            landing: Arc::new(Landing::new()),
+            places: Cache::new(PLACES_MAX),
+            queue: Mutex::default(),
+            known: Cache::new(KNOWN_MAX),
+            holds: Arc::default(),
+            puts: Semaphore::new(options.puts_in_flight.clamp(1, 512)),
+            tasks: parts.tasks,
+            counters: Counters::default(),
+            shared_counters: SharedCounters::default(),
+            pack_counters: PackCounters::default(),
+            staged_bytes: AtomicU64::new(staged_bytes),
+            is_full: AtomicBool::new(false),
+        });
+        if let Some(objects) = &shared.objects
+            && options.packers > 0
+        {
+            for _ in 0..options.packers.min(64) {
+                let packing = Arc::clone(&shared).pack_forever(Arc::clone(objects));
+                shared.tasks.spawn(packing);
+            }
+            shared.tasks.spawn(Arc::clone(&shared).adopt_forever());
+        }
+        Ok(Self { shared })
     }
 
     /// What the store counted.
@@ -163,6 +242,30 @@ impl SharedStore {
         &self.shared.shared_counters
     }
 
+    /// What it counted of packing.
+    #[must_use]
+    pub fn pack_counters(&self) -> &PackCounters {
+        &self.shared.pack_counters
+    }
+
+    /// The object store, if there is one.
+    #[must_use]
+    pub fn objects(&self) -> Option<&Objects> {
+        self.shared.objects.as_deref()
+    }
+
+    /// The cache on disk, if there is one.
+    #[must_use]
+    pub fn disk(&self) -> Option<&DiskCache> {
+        self.shared.disk.as_deref()
+    }
+
+    /// Bytes of entries that this process has staged and not packed yet.
+    #[must_use]
+    pub fn backlog_bytes(&self) -> usize {
+        self.shared.backlog.bytes()
+    }
+
     /// Bytes of entries in memory that are not in the ledger yet.
     #[must_use]
     pub fn queued_bytes(&self) -> usize {
@@ -172,7 +275,7 @@ impl SharedStore {
     /// Bytes of entries in the ledger, as it said last.
     #[must_use]
     pub fn staged_bytes(&self) -> u64 {
-        self.shared.staged_bytes.load(Ordering::Relaxed)
+        self.shared.staged()
     }
 
     /// How many holds there are.
@@ -190,212 +293,6 @@ impl SharedStore {
     /// Waits until that is so. Safe to drop.
     pub async fn released_before(&self, cycle: u64) {
         self.shared.holds.released_before(cycle).await;
-    }
-}
-
-impl Shared {
-    /// Whether this process itself put or touched the chunk in the current cycle.
-    fn is_known(&self, key: ChunkKey) -> bool {
-        self.known.get(&key) == Some(self.cycles.current())
-    }
-
-    async fn put(self: &Arc<Self>, domain: Domain, content: Bytes) -> Result<ChunkId, ChunkError> {
-        let plain_len = content.len();
-        if plain_len > CHUNK_BYTES_MAX {
-            return Err(ChunkError::TooLarge(plain_len));
-        }
-        if self.queue.lock().bytes() > self.options.queue_bytes_max {
-            self.sync().await?;
-        }
-        let _permit = self.puts.acquire().await;
-        let this = Arc::clone(self);
-        let enter = move || this.enter(domain, content);
-        let id = if plain_len <= INLINE_BYTES_MAX {
-            enter()?
-        } else {
-            let entered = tokio::task::spawn_blocking(enter).await;
-            entered.map_err(|error| ChunkError::Unavailable(format!("store task: {error}")))??
-        };
-        self.counters.puts.increment();
-        self.counters.put_bytes.add_len(plain_len);
-        Ok(id)
-    }
-
-    fn enter(&self, domain: Domain, content: Bytes) -> Result<ChunkId, ChunkError> {
-        let id = domain.chunk_id(&content);
-        let key = ChunkKey {
-            domain: domain.id,
-            id,
-        };
-        if self.is_known(key) {
-            self.counters.dedup_hits.increment();
-            return Ok(id);
-        }
-        let entry = Entry::new(domain, id, content)?;
-        self.queue.lock().put(key, entry);
-        Ok(id)
-    }
-
-    /// Brings all that waits to the ledger, and waits for that and for what is under way already.
-    async fn sync(self: &Arc<Self>) -> Result<(), ChunkError> {
-        let (batch, under_way) = {
-            let mut queue = self.queue.lock();
-            (queue.take(), queue.under_way())
-        };
-        if let Some(batch) = batch {
-            let this = Arc::clone(self);
-            // To its end, also if the caller is gone: others wait for it, too.
-            self.tasks.spawn(async move { this.run(batch).await });
-        }
-        let mut result = Ok(());
-        for mut outcome in under_way {
-            let ended = match outcome.wait_for(Option::is_some).await {
-                Ok(ended) => ended.clone().unwrap_or(Ok(())),
-                Err(_) => Err(ChunkError::Unavailable("store task ended".into())),
-            };
-            result = result.and(ended);
-        }
-        if result.is_ok() {
-            self.counters.syncs.increment();
-        }
-        result
-    }
-
-    async fn run(&self, batch: Batch) {
-        let Batch {
-            number,
-            puts,
-            touches,
-            outcome,
-        } = batch;
-        let groups = groups(puts, touches);
-        let runs = stream::iter(groups).map(|group| self.keep(group));
-        let results: Vec<_> = runs.buffer_unordered(TRANSACTIONS_AT_ONCE).collect().await;
-        let result = results.into_iter().collect::<Result<(), ChunkError>>();
-        if let Err(error) = &result {
-            tracing::warn!(%error, "chunks are not stored; the next sync tries again");
-        }
-        self.queue.lock().ended(number);
-        outcome.send_replace(Some(result));
-    }
-
-    /// One transaction's part of a batch.
-    async fn keep(&self, group: Vec<(ChunkKey, Keep)>) -> Result<(), ChunkError> {
-        let keys: Vec<_> = group
-            .iter()
-            .map(|(key, keep)| (*key, entry_len(keep)))
-            .collect();
-        match self.ledger.keep(group).await {
-            Ok(all) => {
-                self.shared_counters.transactions.increment();
-                self.kept(&keys, &all);
-                Ok(())
-            }
-            Err(error) => {
-                let mut queue = self.queue.lock();
-                for (key, len) in keys {
-                    match len {
-                        Some(_) => queue.failed(key),
-                        None => queue.touch(key),
-                    }
-                }
-                Err(error.into())
-            }
-        }
-    }
-
-    fn kept(&self, keys: &[(ChunkKey, Option<usize>)], all: &KeptAll) {
-        self.cycles.learn(all.cycle);
-        self.staged_bytes.store(all.staged_bytes, Ordering::Relaxed);
-        for ((key, len), kept) in keys.iter().zip(&all.kept) {
-            if len.is_some() {
-                self.queue.lock().stored(*key);
-            }
-            match (kept, len) {
-                (Kept::Stored, Some(len)) => self.counters.stored_bytes.add_len(*len),
-                (Kept::Found, Some(_)) => self.counters.dedup_hits.increment(),
-                (Kept::Missing, _) => {
-                    self.shared_counters.missing.increment();
-                    let ChunkKey { domain, id } = key;
-                    tracing::error!(%domain, %id, "a chunk that a file refers to is not stored");
-                    continue;
-                }
-                (Kept::Stored | Kept::Found, _) => {}
-            }
-            self.known.insert(*key, all.cycle);
-        }
-    }
-
-    async fn get(&self, domain: Domain, id: ChunkId) -> Result<Bytes, ChunkError> {
-        let key = ChunkKey {
-            domain: domain.id,
-            id,
-        };
-        let queued = self.queue.lock().entry(key);
-        if let Some(entry) = queued {
-            self.counters.hits.increment();
-            return entry::content(domain, id, entry.bytes);
-        }
-        self.counters.misses.increment();
-        let content = self.read(domain, key).await?;
-        self.counters.read_bytes.add_len(content.len());
-        Ok(content)
-    }
-
-    async fn read(&self, domain: Domain, key: ChunkKey) -> Result<Bytes, ChunkError> {
-        let id = key.id;
-        for _ in 0..MOVES_MAX {
-            let found = self.ledger.read(key).await.map_err(|error| match error {
-                LedgerError::Damaged(why) => {
-                    tracing::error!(%id, why, "a stored chunk is damaged");
-                    ChunkError::Corrupt(id)
-                }
-                other => other.into(),
-            })?;
-            let (location, entry) = found.ok_or(ChunkError::NotFound(id))?;
-            match (location.place, entry) {
-                (Place::Staged, Some(entry)) => return entry::content(domain, id, entry),
-                (Place::Staged, None) => {}
-                (Place::Pack { pack, .. }, _) => {
-                    let what = format!("chunk {id} is in pack {pack}, and no object store is set");
-                    return Err(ChunkError::Unavailable(what));
-                }
-            }
-        }
-        Err(ChunkError::Unavailable(format!("chunk {id} moves")))
-    }
-}
-
-/// Cuts a batch into transactions.
-fn groups(puts: Vec<(ChunkKey, Entry)>, touches: Vec<ChunkKey>) -> Vec<Vec<(ChunkKey, Keep)>> {
-    let (mut groups, mut group, mut bytes) = (Vec::new(), Vec::new(), 0_usize);
-    let puts = puts.into_iter().map(|(key, entry)| {
-        let Entry { bytes, plain_bytes } = entry;
-        let entry = bytes;
-        (key, Keep::Stage { entry, plain_bytes })
-    });
-    let touches = touches.into_iter().map(|key| (key, Keep::Touch));
-    for (key, keep) in puts.chain(touches) {
-        let len = entry_len(&keep).unwrap_or(0);
-        let is_full = group.len() >= KEYS_MAX || bytes.saturating_add(len) > STAGE_BYTES_MAX;
-        if is_full && !group.is_empty() {
-            groups.push(std::mem::take(&mut group));
-            bytes = 0;
-        }
-        bytes = bytes.saturating_add(len);
-        group.push((key, keep));
-    }
-    if !group.is_empty() {
-        groups.push(group);
-    }
-    groups
-}
-
-fn entry_len(keep: &Keep) -> Option<usize> {
-    match keep {
-        Keep::Touch => None,
-        Keep::Stage { entry, .. } => Some(entry.len()),
-        Keep::Packed { entry_bytes, .. } => usize::try_from(*entry_bytes).ok(),
     }
 }
 
@@ -426,6 +323,17 @@ impl ChunkStore for SharedStore {
         let key = ChunkKey { domain, id };
         if !self.shared.is_known(key) {
             self.shared.queue.lock().touch(key);
+        }
+    }
+
+    fn prefetch(&self, domain: Domain, ids: Vec<ChunkId>) -> ChunkFuture<'_, ()> {
+        Box::pin(self.shared.prefetch(domain, ids))
+    }
+
+    fn read_ahead_bytes(&self) -> usize {
+        match self.shared.objects {
+            Some(_) => OBJECTS_AHEAD_BYTES,
+            None => LEDGER_AHEAD_BYTES,
         }
     }
 

@@ -141,6 +141,14 @@ pub struct DataArgs {
     /// embedded]
     #[arg(long = "metadata", env = "HOLDFAST_METADATA", value_name = "PLACE")]
     pub place: Option<Place>,
+    /// Options of the object store, if the content of files is in one
+    #[arg(
+        long,
+        env = "HOLDFAST_CHUNKS_OPTIONS",
+        value_name = "NAME=VALUE",
+        value_delimiter = ','
+    )]
+    pub chunks_options: Option<Vec<String>>,
     /// What all keys in FoundationDB begin with [default: holdfast/]
     #[arg(long, env = "HOLDFAST_FDB_PREFIX", value_name = "TEXT")]
     pub fdb_prefix: Option<String>,
@@ -174,6 +182,7 @@ impl DataArgs {
         let given = Given {
             data_dir: self.data_dir,
             metadata: self.place,
+            chunks_options: self.chunks_options,
             fdb_prefix: self.fdb_prefix,
             fdb_timeout: self.fdb_timeout,
             fdb_tls_certificate: self.fdb_tls_certificate,

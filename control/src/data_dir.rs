@@ -9,6 +9,7 @@
 //! | `metadata.json` | that the metadata is elsewhere, and whose it is there |
 //! | `chunks.json` | that file content is elsewhere, and where |
 //! | `chunks/` | file content |
+//! | `cache/` | content that was read from an object store, and may be removed |
 //! | `api-token` | the token of commands on this machine |
 //! | `session.json` | the session that `holdfast up` serves, and its mount ticket |
 //! | `control.json` | how to reach the server, while it runs |
@@ -322,6 +323,12 @@ impl DataDir {
             Place::Embedded | Place::Fdb(_) => return Ok(()),
         };
         Err(Failure::new(FailureKind::Conflict, message))
+    }
+
+    /// The directory of what was read from an object store.
+    #[must_use]
+    pub fn cache(&self) -> PathBuf {
+        self.at("cache")
     }
 
     /// The directory of file content.

@@ -3,10 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use base::{Distribution, Histogram};
 use chunkstore::cached::CachedStore;
 use chunkstore::shared::SharedStore;
+use chunkstore::shared::calls::{BUCKETS_MILLIS, ObjectCounters, Verb};
+use chunkstore::shared::disk::DiskCache;
 use metadata::kv::calls::KvCalls;
-use nfs_gateway::Gateway;
+use nfs_gateway::{Gateway, ProcedureCounts};
 
 use crate::collector::{Collector, Counters};
 use crate::tier::Content;
@@ -30,37 +33,79 @@ impl Counted {
         collector.map_or(0.0, |it| load(count(it.counters())))
     }
 
+    /// How long calls to FoundationDB took; nothing without.
+    fn fdb_took(&self, histogram: fn(&KvCalls) -> &Histogram) -> Distribution {
+        let calls = self.metadata.as_deref();
+        calls.map_or_else(Distribution::default, |calls| histogram(calls).read())
+    }
+
+    /// A number of the cache on disk; 0 without.
+    fn disk(&self, count: fn(&DiskCache) -> u64) -> f64 {
+        let disk = self.content.shared().and_then(SharedStore::disk);
+        number(disk.map_or(0, count))
+    }
+
+    /// A count of calls to an object store; 0 without.
+    fn object(&self, count: fn(&ObjectCounters) -> u64) -> f64 {
+        let objects = self.content.objects();
+        number(objects.map_or(0, |objects| count(objects.counters())))
+    }
+
     /// A count of calls to FoundationDB; 0 without.
     fn fdb(&self, count: fn(&KvCalls) -> u64) -> f64 {
         number(self.metadata.as_deref().map_or(0, count))
     }
 }
 
-/// One number.
+/// A name, and what is written behind it.
 struct Metric {
     name: &'static str,
     kind: &'static str,
     help: &'static str,
-    value: fn(&Counted) -> f64,
+    value: Value,
+}
+
+/// What a metric tells.
+enum Value {
+    /// One number.
+    Number(fn(&Counted) -> f64),
+    /// How long something took.
+    Took(fn(&Counted) -> Distribution),
+    /// A number for each procedure and outcome.
+    Outcomes,
+    /// How long each procedure took.
+    ProceduresTook,
+}
+
+/// How long something took.
+const fn took(
+    name: &'static str,
+    help: &'static str,
+    value: fn(&Counted) -> Distribution,
+) -> Metric {
+    Metric {
+        name,
+        kind: "histogram",
+        help,
+        value: Value::Took(value),
+    }
 }
 
 const fn counter(name: &'static str, help: &'static str, value: fn(&Counted) -> f64) -> Metric {
-    let kind = "counter";
     Metric {
         name,
-        kind,
+        kind: "counter",
         help,
-        value,
+        value: Value::Number(value),
     }
 }
 
 const fn gauge(name: &'static str, help: &'static str, value: fn(&Counted) -> f64) -> Metric {
-    let kind = "gauge";
     Metric {
         name,
-        kind,
+        kind: "gauge",
         help,
-        value,
+        value: Value::Number(value),
     }
 }
 
@@ -80,6 +125,18 @@ fn size(count: usize) -> f64 {
 }
 
 const METRICS: &[Metric] = &[
+    Metric {
+        name: "holdfast_nfs_requests_total",
+        kind: "counter",
+        help: "NFS and MOUNT calls by `procedure` and `outcome`.",
+        value: Value::Outcomes,
+    },
+    Metric {
+        name: "holdfast_nfs_request_seconds",
+        kind: "histogram",
+        help: "How long they took by `procedure`, from when a call was read to its reply.",
+        value: Value::ProceduresTook,
+    },
     gauge("holdfast_gateway_sessions", "Sessions in memory.", |g| {
         size(g.gateway.sessions_in_memory())
     }),
@@ -121,6 +178,11 @@ const METRICS: &[Metric] = &[
         "Sessions taken into memory.",
         |g| number(g.gateway.counters().takeovers.value()),
     ),
+    took(
+        "holdfast_gateway_takeover_seconds",
+        "How long it took to find a session and take it into memory.",
+        |g| g.gateway.counters().takeover_took.read(),
+    ),
     counter(
         "holdfast_gateway_retired_total",
         "Sessions dropped from memory after being idle.",
@@ -141,10 +203,10 @@ const METRICS: &[Metric] = &[
         "Groups of changes that the metadata store had no room for; they were refused.",
         |g| number(g.gateway.counters().flushes_refused.value()),
     ),
-    counter(
-        "holdfast_gateway_flush_seconds_total",
-        "Time spent in flushes.",
-        |g| number(g.gateway.counters().flush_micros()) / 1e6,
+    took(
+        "holdfast_gateway_flush_seconds",
+        "How long flushes took.",
+        |g| g.gateway.counters().flush_took.read(),
     ),
     counter(
         "holdfast_gateway_fenced_total",
@@ -198,6 +260,11 @@ const METRICS: &[Metric] = &[
         "holdfast_gateway_passed_on_total",
         "Calls passed on to the gateway that has their session.",
         |g| number(g.gateway.counters().passed_on.value()),
+    ),
+    took(
+        "holdfast_gateway_passed_on_seconds",
+        "How long the replies to them took to come back.",
+        |g| g.gateway.counters().passed_on_took.read(),
     ),
     counter(
         "holdfast_gateway_passed_back_total",
@@ -405,6 +472,101 @@ const METRICS: &[Metric] = &[
             )
         },
     ),
+    gauge(
+        "holdfast_chunkstore_backlog_bytes",
+        "Bytes of staged chunks that this server has to bring to the object store.",
+        |g| {
+            number(
+                g.content
+                    .of_shared(|shared| shared.backlog_bytes().try_into().unwrap_or(u64::MAX)),
+            )
+        },
+    ),
+    counter(
+        "holdfast_chunkstore_packed_total",
+        "Packs brought to the object store.",
+        |g| {
+            number(
+                g.content
+                    .of_shared(|shared| shared.pack_counters().packs.count()),
+            )
+        },
+    ),
+    counter(
+        "holdfast_chunkstore_packed_bytes_total",
+        "Bytes of them.",
+        |g| {
+            number(
+                g.content
+                    .of_shared(|shared| shared.pack_counters().bytes.count()),
+            )
+        },
+    ),
+    counter(
+        "holdfast_chunkstore_pack_failures_total",
+        "Times a pack could not be stored, and waited to be tried again.",
+        |g| {
+            number(
+                g.content
+                    .of_shared(|shared| shared.pack_counters().failures.count()),
+            )
+        },
+    ),
+    counter(
+        "holdfast_chunkstore_adopted_total",
+        "Chunks that other servers had left staged.",
+        |g| {
+            number(
+                g.content
+                    .of_shared(|shared| shared.pack_counters().adopted.count()),
+            )
+        },
+    ),
+    gauge(
+        "holdfast_chunkstore_disk_cache_bytes",
+        "Bytes of the cache of object content on disk.",
+        |g| g.disk(DiskCache::bytes),
+    ),
+    counter(
+        "holdfast_chunkstore_disk_cache_hits_total",
+        "Reads of chunks answered from the cache on disk.",
+        |g| g.disk(|disk| disk.counters.hits.count()),
+    ),
+    counter(
+        "holdfast_chunkstore_disk_cache_misses_total",
+        "Reads of chunks that the cache on disk did not have.",
+        |g| g.disk(|disk| disk.counters.misses.count()),
+    ),
+    counter(
+        "holdfast_chunkstore_disk_cache_damaged_total",
+        "Chunks in the cache on disk that were damaged, and dropped.",
+        |g| g.disk(|disk| disk.counters.damaged.count()),
+    ),
+    counter(
+        "holdfast_object_retries_total",
+        "Calls to the object store that were made again.",
+        |g| g.object(|calls| calls.retries.count()),
+    ),
+    counter(
+        "holdfast_object_hedges_total",
+        "Second reads of what was slow to come from the object store.",
+        |g| g.object(|calls| calls.hedges.count()),
+    ),
+    counter(
+        "holdfast_object_hedges_won_total",
+        "Second reads that came first.",
+        |g| g.object(|calls| calls.hedges_won.count()),
+    ),
+    counter(
+        "holdfast_object_received_bytes_total",
+        "Bytes that came from the object store.",
+        |g| g.object(|calls| calls.received_bytes.count()),
+    ),
+    counter(
+        "holdfast_object_sent_bytes_total",
+        "Bytes that went to the object store.",
+        |g| g.object(|calls| calls.sent_bytes.count()),
+    ),
     counter(
         "holdfast_chunkstore_missing_total",
         "Shared chunks that files refer to and that are not stored: run `holdfast check`.",
@@ -418,22 +580,22 @@ const METRICS: &[Metric] = &[
     counter(
         "holdfast_fdb_reads_total",
         "Reads of FoundationDB, and questions for its version.",
-        |g| g.fdb(|calls| calls.reads.calls()),
+        |g| g.fdb(|calls| calls.reads.read().count()),
     ),
-    counter(
-        "holdfast_fdb_read_seconds_total",
-        "Time spent in them.",
-        |g| g.fdb(|calls| calls.reads.micros()) / 1e6,
+    took(
+        "holdfast_fdb_read_seconds",
+        "How long reads of FoundationDB took.",
+        |g| g.fdb_took(|calls| &calls.reads),
     ),
     counter(
         "holdfast_fdb_commits_total",
         "Commits of changes to FoundationDB.",
-        |g| g.fdb(|calls| calls.commits.calls()),
+        |g| g.fdb(|calls| calls.commits.read().count()),
     ),
-    counter(
-        "holdfast_fdb_commit_seconds_total",
-        "Time spent in them.",
-        |g| g.fdb(|calls| calls.commits.micros()) / 1e6,
+    took(
+        "holdfast_fdb_commit_seconds",
+        "How long commits to FoundationDB took.",
+        |g| g.fdb_took(|calls| &calls.commits),
     ),
     counter(
         "holdfast_fdb_conflicts_total",
@@ -462,34 +624,179 @@ const METRICS: &[Metric] = &[
     ),
 ];
 
+/// What is counted of calls to an object store, by verb.
+const LABELLED: [(&str, &str, &str); 2] = [
+    (
+        "holdfast_object_calls_total",
+        "counter",
+        "Calls to the object store, each try by itself, by `verb` and `outcome` (`done`, `failed`, `late`).",
+    ),
+    (
+        "holdfast_object_call_seconds",
+        "histogram",
+        "How long calls to the object store took, by `verb`.",
+    ),
+];
+
+fn labelled(counted: &Counted, text: &mut String) {
+    let Some(objects) = counted.content.objects() else {
+        return;
+    };
+    let counters = objects.counters();
+    let [(calls, ..), (seconds, ..)] = LABELLED;
+    for (name, kind, help) in LABELLED {
+        text.push_str(&format!("# HELP {name} {help}\n# TYPE {name} {kind}\n"));
+        for verb in Verb::ALL {
+            let (of, verb) = (counters.of(verb), verb.name());
+            if name == calls {
+                for (outcome, count) in [
+                    ("done", &of.done),
+                    ("failed", &of.failed),
+                    ("late", &of.late),
+                ] {
+                    let count = count.count();
+                    text.push_str(&format!(
+                        "{calls}{{verb=\"{verb}\",outcome=\"{outcome}\"}} {count}\n"
+                    ));
+                }
+                continue;
+            }
+            let mut below = 0;
+            let ends = BUCKETS_MILLIS.map(|end| format!("{}", number(end) / 1e3));
+            let ends = ends.iter().map(String::as_str).chain(["+Inf"]);
+            for (end, bucket) in ends.zip(&of.buckets) {
+                below += bucket.count();
+                text.push_str(&format!(
+                    "{seconds}_bucket{{verb=\"{verb}\",le=\"{end}\"}} {below}\n"
+                ));
+            }
+            let sum = number(of.micros.count()) / 1e6;
+            text.push_str(&format!(
+                "{seconds}_sum{{verb=\"{verb}\"}} {sum}\n{seconds}_count{{verb=\"{verb}\"}} {below}\n"
+            ));
+        }
+    }
+}
+
 /// All metrics.
 pub(crate) fn text(counted: &Counted) -> String {
+    let calls = counted.gateway.transport().calls.read();
     let mut text = String::with_capacity(METRICS.len() * 160);
     for metric in METRICS {
-        let (name, value) = (metric.name, (metric.value)(counted));
-        let (help, kind) = (metric.help, metric.kind);
+        let (name, help, kind) = (metric.name, metric.help, metric.kind);
+        text.push_str(&format!("# HELP {name} {help}\n# TYPE {name} {kind}\n"));
+        match metric.value {
+            Value::Number(value) => {
+                let value = value(counted);
+                text.push_str(&format!("{name} {value}\n"));
+            }
+            Value::Took(value) => push_took(&mut text, name, "", &value(counted)),
+            Value::Outcomes => push_outcomes(&mut text, name, &calls),
+            Value::ProceduresTook => {
+                for procedure in calls.iter().filter(|it| it.took.count() > 0) {
+                    let label = format!("procedure=\"{}\"", procedure.name);
+                    push_took(&mut text, name, &label, &procedure.took);
+                }
+            }
+        }
+    }
+    labelled(counted, &mut text);
+    text
+}
+
+/// The calls of each procedure. Outcomes that have not come up are left out, but for the good one: what
+/// grows from nothing is not seen to grow.
+fn push_outcomes(text: &mut String, name: &str, calls: &[ProcedureCounts]) {
+    for procedure in calls {
+        for (outcome, count) in &procedure.outcomes {
+            if *count == 0 && *outcome != "ok" {
+                continue;
+            }
+            let labels = format!("procedure=\"{}\",outcome=\"{outcome}\"", procedure.name);
+            text.push_str(&format!("{name}{{{labels}}} {count}\n"));
+        }
+    }
+}
+
+/// A histogram, as Prometheus wants it: each bucket has what is in the smaller ones, too.
+fn push_took(text: &mut String, name: &str, label: &str, took: &Distribution) {
+    let (comma, own) = match label {
+        "" => ("", String::new()),
+        label => (",", format!("{{{label}}}")),
+    };
+    for (micros, count) in took.cumulative() {
+        let bound = number(micros) / 1e6;
         text.push_str(&format!(
-            "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n"
+            "{name}_bucket{{{label}{comma}le=\"{bound}\"}} {count}\n"
         ));
     }
-    text
+    let (count, sum) = (took.count(), number(took.micros()) / 1e6);
+    text.push_str(&format!(
+        "{name}_bucket{{{label}{comma}le=\"+Inf\"}} {count}\n{name}_sum{own} {sum}\n{name}_count{own} {count}\n"
+    ));
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
     fn the_documentation_lists_the_same_metrics() {
         let documented: Vec<String> = include_str!("../../docs/metrics.md")
             .lines()
-            .filter(|line| line.starts_with("| `"))
+            .filter(|line| line.starts_with("| `holdfast_"))
             .map(ToOwned::to_owned)
             .collect();
         let counted: Vec<String> = METRICS
             .iter()
             .map(|metric| format!("| `{}` | {} | {} |", metric.name, metric.kind, metric.help))
+            .chain(LABELLED.map(|(name, kind, help)| format!("| `{name}` | {kind} | {help} |")))
             .collect();
         assert_eq!(documented, counted);
+    }
+
+    #[test]
+    fn a_histogram_is_written_as_prometheus_reads_it() {
+        let histogram = Histogram::default();
+        for micros in [50, 1_500_000, 30_000_000] {
+            histogram.observe(Duration::from_micros(micros));
+        }
+        let mut text = String::new();
+        push_took(
+            &mut text,
+            "a_seconds",
+            "procedure=\"read\"",
+            &histogram.read(),
+        );
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 18 + 3);
+        assert_eq!(
+            lines[0],
+            "a_seconds_bucket{procedure=\"read\",le=\"0.00005\"} 1"
+        );
+        assert_eq!(
+            lines[14..],
+            [
+                "a_seconds_bucket{procedure=\"read\",le=\"2\"} 2",
+                "a_seconds_bucket{procedure=\"read\",le=\"5\"} 2",
+                "a_seconds_bucket{procedure=\"read\",le=\"10\"} 2",
+                "a_seconds_bucket{procedure=\"read\",le=\"20\"} 2",
+                "a_seconds_bucket{procedure=\"read\",le=\"+Inf\"} 3",
+                "a_seconds_sum{procedure=\"read\"} 31.50005",
+                "a_seconds_count{procedure=\"read\"} 3",
+            ]
+        );
+        let mut text = String::new();
+        push_took(&mut text, "a_seconds", "", &histogram.read());
+        assert!(
+            text.starts_with("a_seconds_bucket{le=\"0.00005\"} 1\n"),
+            "{text}"
+        );
+        assert!(
+            text.ends_with("a_seconds_sum 31.50005\na_seconds_count 3\n"),
+            "{text}"
+        );
     }
 }

@@ -11,10 +11,12 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use base::{Clock, Rng};
+use chunkstore::shared::objects::Objects;
 use metadata::kv::calls::KvCalls;
 use metadata::kv::embedded::{EmbeddedKv, EmbeddedOptions};
 use metadata::kv::still::StillKv;
 use metadata::kv::{Isolation, KeyRange, Kv, KvError, RangeLimit};
+use metadata::places::Places;
 use metadata::store::{Store, StoreError};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -234,13 +236,16 @@ impl Metadata {
     pub(crate) async fn store(
         &self,
         dir: &DataDir,
-        tier: &Tier,
+        (tier, objects): (&Tier, Option<&Objects>),
         clock: Arc<dyn Clock>,
         rng: Arc<Rng>,
     ) -> Result<Store, Failure> {
+        let places = Places::new(self.kv(), Arc::clone(&clock), Arc::clone(&rng));
+        let time = Arc::clone(&clock);
         if !self.is_elsewhere() {
             let store = Store::open(self.kv(), clock, rng).await.map_err(of_store)?;
-            tier.claim(&store, true).await?;
+            let objects = with_packs(objects, &places, &*time).await?;
+            tier.claim(&store, true, objects).await?;
             return Ok(store);
         }
         let installation = self.claim(dir, tier, &clock, &rng).await?;
@@ -251,7 +256,8 @@ impl Metadata {
         if found != installation && (!tier.is_shared() || dir.is_finished()) {
             return Err(not_ours(dir, found));
         }
-        tier.claim(&store, false).await?;
+        let objects = with_packs(objects, &places, &*time).await?;
+        tier.claim(&store, false, objects).await?;
         if dir.elsewhere()?
             != Some(Elsewhere {
                 installation: found,
@@ -338,6 +344,19 @@ impl Metadata {
 pub(crate) fn end() {
     #[cfg(feature = "fdb")]
     metadata::kv::fdb::stop_network();
+}
+
+/// An object store, and whether the installation has packs in one.
+async fn with_packs<'o>(
+    objects: Option<&'o Objects>,
+    places: &Places,
+    clock: &'o dyn Clock,
+) -> Result<Option<(&'o Objects, bool, &'o dyn Clock)>, Failure> {
+    let Some(objects) = objects else {
+        return Ok(None);
+    };
+    let packs = places.packs(None, 1).await.map_err(of_store)?;
+    Ok(Some((objects, !packs.is_empty(), clock)))
 }
 
 fn hexadecimal(installation: [u8; 16]) -> String {

@@ -7,6 +7,9 @@ use std::time::Duration;
 use base::{Clock, Rng, SystemClock, Tasks, TenantId};
 use chunkstore::cached::CachedStore;
 use chunkstore::local::{LocalOptions, LocalStore};
+use chunkstore::shared::SharedOptions;
+use chunkstore::shared::disk::DiskCache;
+use chunkstore::shared::objects::Objects;
 use metadata::kv::embedded::{EmbeddedOptions, OpenError};
 use metadata::kv::{Kv, KvError};
 use metadata::record::session::{Identity, SessionState};
@@ -131,8 +134,7 @@ impl Server {
             store,
             content,
         } = Stores::open(dir, settings, (&clock, &rng), tasks.clone()).await?;
-        let cache = bytes(settings.content_cache.0);
-        let cached = Arc::new(CachedStore::new(content.store(), cache));
+        let cached = cached(&content, settings);
         let engines = Engines {
             kv: metadata.kv(),
             chunks: Arc::<CachedStore>::clone(&cached),
@@ -322,10 +324,13 @@ impl Stores {
         until: Tasks,
     ) -> Result<Self, Failure> {
         let (dir, metadata) = open_metadata(dir, settings, Arc::clone(clock)).await?;
-        let store = metadata.store(&dir, &settings.chunks, Arc::clone(clock), Arc::clone(rng));
+        let objects = settings.chunks.connect(&settings.objects, clock, rng)?;
+        let tier = (&settings.chunks, objects.as_deref());
+        let store = metadata.store(&dir, tier, Arc::clone(clock), Arc::clone(rng));
         let store = store.await?;
         dir.keep_tier(&settings.chunks)?;
-        let content = open_content(&dir, &metadata, settings, clock, rng, until).await?;
+        let own = (clock, rng, &until);
+        let content = open_content(&dir, &metadata, settings, objects, own).await?;
         Ok(Self {
             dir,
             metadata,
@@ -460,22 +465,48 @@ fn system_rng() -> Result<Rng, Failure> {
     Rng::system().map_err(|error| Failure::io("read random numbers", &error))
 }
 
+/// A cache in memory in front of the content of files.
+fn cached(content: &Content, settings: &Settings) -> Arc<CachedStore> {
+    let cache = bytes(settings.content_cache.0);
+    Arc::new(CachedStore::new(content.store(), cache))
+}
+
 /// The content of files, wherever it is.
 async fn open_content(
     dir: &DataDir,
     metadata: &Metadata,
     settings: &Settings,
-    clock: &Arc<dyn Clock>,
-    rng: &Arc<Rng>,
-    tasks: Tasks,
+    objects: Option<Arc<Objects>>,
+    (clock, rng, tasks): (&Arc<dyn Clock>, &Arc<Rng>, &Tasks),
 ) -> Result<Content, Failure> {
     let clock = Arc::clone(clock);
     if settings.chunks.is_shared() {
-        let opened = Content::open_shared(metadata.kv(), clock, Arc::clone(rng), tasks);
+        let disk = match objects {
+            Some(_) => Some(open_disk_cache(dir, settings).await?),
+            None => None,
+        };
+        let options = SharedOptions {
+            staging_bytes_max: settings.objects.staging_max.0,
+            ..SharedOptions::default()
+        };
+        let (kv, own) = (metadata.kv(), (clock, Arc::clone(rng)));
+        let opened = Content::open_shared(kv, own, (objects, disk), options, tasks.clone());
         return opened.await.map(Content::Shared);
     }
     let local = open_chunks(dir, settings, clock).await?;
     Ok(Content::Local(local))
+}
+
+/// The cache in `cache/`, as it is.
+async fn open_disk_cache(dir: &DataDir, settings: &Settings) -> Result<Arc<DiskCache>, Failure> {
+    let (path, bytes_max) = (dir.cache(), settings.objects.chunks_cache.0);
+    let shown = path.display().to_string();
+    let opened = tokio::task::spawn_blocking(move || DiskCache::open(&path, bytes_max)).await;
+    match opened {
+        Ok(Ok(cache)) => Ok(Arc::new(cache)),
+        Ok(Err(error)) => Err(Failure::io(format_args!("open {shown}"), &error)),
+        Err(error) => Err(Failure::error(format_args!("open {shown}: {error}"))),
+    }
 }
 
 /// The store in `chunks/`, as it is.

@@ -45,6 +45,9 @@ const PREFIX_DEFAULT: &str = "holdfast/";
 /// Shortest time for a FoundationDB transaction: less would end some that do well.
 const FDB_TIMEOUT_MIN: Duration = Duration::from_secs(1);
 
+/// Least bandwidth for an object store, in bytes a second: a large chunk would never come in time.
+const BANDWIDTH_MIN: u64 = 64 << 10;
+
 /// Least memory for anything that a size setting limits.
 const MEMORY_BYTES_MIN: u64 = 1 << 20;
 
@@ -108,10 +111,30 @@ pub struct Given {
     /// cluster of a cluster file; `fdb:` means the client's default file [default: embedded]
     #[arg(long, env = "HOLDFAST_METADATA", value_name = "PLACE")]
     pub metadata: Option<Place>,
-    /// Where the content of files is: `local`, in packs of the data directory, or `kv`, in the metadata
-    /// store, which servers on several data directories may share [default: local]
+    /// Where the content of files is: `local`, in packs of the data directory; or shared by servers on
+    /// several data directories: `kv`, in the metadata store, or an object store, `s3://BUCKET/PREFIX`,
+    /// `gs://BUCKET/PREFIX`, `file:///DIRECTORY` [default: local]
     #[arg(long, env = "HOLDFAST_CHUNKS", value_name = "TIER")]
     pub chunks: Option<Tier>,
+    /// Options of the object store, as in `aws_endpoint=https://minio:9000,aws_region=eu-1`; secrets are
+    /// given in the environment (AWS_SECRET_ACCESS_KEY) [default: none]
+    #[arg(
+        long,
+        env = "HOLDFAST_CHUNKS_OPTIONS",
+        value_name = "NAME=VALUE",
+        value_delimiter = ','
+    )]
+    pub chunks_options: Option<Vec<String>>,
+    /// Most bytes a second to, and from, the object store [default: no limit]
+    #[arg(long, env = "HOLDFAST_CHUNKS_BANDWIDTH", value_name = "SIZE")]
+    pub chunks_bandwidth: Option<Size>,
+    /// Disk space in the data directory for content that was read from the object store [default: 4GiB]
+    #[arg(long, env = "HOLDFAST_CHUNKS_CACHE", value_name = "SIZE")]
+    pub chunks_cache: Option<Size>,
+    /// Most content, of all servers together, that waits in the metadata store to go to the object store
+    /// [default: 1GiB]
+    #[arg(long, env = "HOLDFAST_STAGING_MAX", value_name = "SIZE")]
+    pub staging_max: Option<Size>,
     /// What all keys in FoundationDB begin with, so that installations share a cluster
     /// [default: holdfast/]
     #[arg(long, env = "HOLDFAST_FDB_PREFIX", value_name = "TEXT")]
@@ -199,6 +222,59 @@ impl FdbSettings {
     }
 }
 
+/// How an object store is used, complete.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ChunkSettings {
+    /// Options of the object store: `NAME=VALUE`.
+    pub chunks_options: Vec<String>,
+    /// Most bytes a second to it, and from it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub chunks_bandwidth: Option<Size>,
+    /// Disk space for what was read from it.
+    pub chunks_cache: Size,
+    /// Most content that waits to go there.
+    pub staging_max: Size,
+}
+
+impl ChunkSettings {
+    fn check(&self) -> Result<(), Failure> {
+        let wrong = |message: String| Err(Failure::new(FailureKind::Usage, message));
+        self.pairs()?;
+        if self
+            .chunks_bandwidth
+            .is_some_and(|rate| rate.0 < BANDWIDTH_MIN)
+        {
+            return wrong("chunks_bandwidth is too small: give at least 64KiB".into());
+        }
+        Ok(())
+    }
+
+    /// The options, each as its name and its value.
+    ///
+    /// # Errors
+    ///
+    /// One is none, or is a secret: settings are printed, and seen in lists of processes.
+    pub(crate) fn pairs(&self) -> Result<Vec<(String, String)>, Failure> {
+        let pair = |option: &String| {
+            let wrong = |message: String| Failure::new(FailureKind::Usage, message);
+            let (name, value) = option
+                .split_once('=')
+                .ok_or_else(|| wrong("chunks_options: give each as NAME=VALUE".to_owned()))?;
+            let name = name.to_ascii_lowercase();
+            let is_secret = ["secret", "token", "password", "service_account_key"];
+            if is_secret.iter().any(|word| name.contains(word)) {
+                return Err(wrong(format!(
+                    "chunks_options has {name}: give secrets in the environment, under the provider's own \
+                     name ({})",
+                    name.to_ascii_uppercase()
+                )));
+            }
+            Ok((name, value.to_owned()))
+        };
+        self.chunks_options.iter().map(pair).collect()
+    }
+}
+
 /// How log lines look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
@@ -248,6 +324,9 @@ pub struct Settings {
     pub metadata: Place,
     /// Where the content of files is.
     pub chunks: Tier,
+    /// How an object store is used.
+    #[serde(flatten)]
+    pub objects: ChunkSettings,
     /// Address to take calls on that other gateways pass on, if not that of `listen`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer_listen: Option<SocketAddr>,
@@ -331,6 +410,10 @@ impl Given {
             drain_delay: self.drain_delay.or(other.drain_delay),
             metadata: self.metadata.or(other.metadata),
             chunks: self.chunks.or(other.chunks),
+            chunks_options: self.chunks_options.or(other.chunks_options),
+            chunks_bandwidth: self.chunks_bandwidth.or(other.chunks_bandwidth),
+            chunks_cache: self.chunks_cache.or(other.chunks_cache),
+            staging_max: self.staging_max.or(other.staging_max),
             peer_listen: self.peer_listen.or(other.peer_listen),
             lease: self.lease.or(other.lease),
             fdb_prefix: self.fdb_prefix.or(other.fdb_prefix),
@@ -370,6 +453,12 @@ impl Given {
             drain_delay: self.drain_delay.unwrap_or(Period(Duration::ZERO)),
             metadata: self.metadata.unwrap_or_default(),
             chunks: self.chunks.unwrap_or_default(),
+            objects: ChunkSettings {
+                chunks_options: self.chunks_options.unwrap_or_default(),
+                chunks_bandwidth: self.chunks_bandwidth,
+                chunks_cache: self.chunks_cache.unwrap_or(megabytes(4096)),
+                staging_max: self.staging_max.unwrap_or(megabytes(1024)),
+            },
             peer_listen: self.peer_listen,
             lease: self.lease.unwrap_or(Period(LEASE_DEFAULT)),
             fdb: FdbSettings {
@@ -407,6 +496,7 @@ impl Settings {
             ));
         }
         self.metadata.check()?;
+        self.objects.check()?;
         self.fdb.check()?;
         self.check_fleet()?;
         logging::parse(&self.log)?;
@@ -536,12 +626,17 @@ mod tests {
             && fdb.fdb_tls_verify_peers.is_some()
             && fdb.fdb_trace_dir.is_some();
         assert!(shows_all, "the file shows every setting");
+        let objects = shown.objects.clone();
+        assert!(!objects.chunks_options.is_empty() && objects.chunks_bandwidth.is_some());
+        assert_eq!(objects.chunks_cache, defaults.objects.chunks_cache);
+        assert_eq!(objects.staging_max, defaults.objects.staging_max);
         assert_eq!(fdb.fdb_prefix, defaults.fdb.fdb_prefix);
         assert_eq!(fdb.fdb_timeout, defaults.fdb.fdb_timeout);
         assert_eq!(
             shown,
             Settings {
                 advertise,
+                objects,
                 fdb,
                 ..defaults
             }
@@ -667,6 +762,9 @@ mod tests {
             "drain_delay = '2h'",
             "advertise = 'a b'",
             "advertise = '-o'",
+            "chunks = 's3://b/p'\nchunks_options = ['aws_region']",
+            "chunks = 's3://b/p'\nchunks_options = ['aws_secret_access_key=x']",
+            "chunks = 's3://b/p'\nchunks_bandwidth = '1KiB'",
             "fdb_timeout = '0s'",
             // Beyond what a transaction is run again within.
             "fdb_timeout = '6s'",

@@ -6,11 +6,15 @@
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use base::{Clock, Rng, Tasks};
 use chunkstore::ChunkStore;
 use chunkstore::local::LocalStore;
-use chunkstore::shared::{KnownCycle, SharedOptions, SharedStore};
+use chunkstore::shared::connect::{ConnectError, Target, check_url, connect};
+use chunkstore::shared::disk::DiskCache;
+use chunkstore::shared::objects::{ObjectError, ObjectOptions, Objects};
+use chunkstore::shared::{KnownCycle, SharedOptions, SharedParts, SharedStore};
 use metadata::kv::Kv;
 use metadata::store::{Store, TIER_LOCAL};
 use nfs_gateway::KvLedger;
@@ -18,6 +22,13 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::failure::{Failure, FailureKind};
 use crate::server::of_store;
+use crate::settings::ChunkSettings;
+
+/// Longest URL, in bytes.
+const URL_BYTES_MAX: usize = 1000;
+
+/// How long a start waits for an object store.
+const START_TIME: Duration = Duration::from_secs(20);
 
 /// Where the content of files is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,12 +38,15 @@ pub enum Tier {
     Local,
     /// In the metadata store.
     Kv,
+    /// In an object store: its URL.
+    Objects(String),
 }
 
 /// Text that is no tier.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no place for chunks: write `local` for the data directory, or `kv` for the metadata store"
+    "{0:?} is no place for chunks: write `local` for the data directory, `kv` for the metadata store, or the \
+     URL of an object store: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, or file:///DIRECTORY"
 )]
 pub struct NoTier(String);
 
@@ -43,6 +57,9 @@ impl FromStr for Tier {
         match text {
             TIER_LOCAL => Ok(Self::Local),
             "kv" => Ok(Self::Kv),
+            url if check_url(url).is_ok() && url.len() <= URL_BYTES_MAX => {
+                Ok(Self::Objects(url.trim_end_matches('/').to_owned()))
+            }
             other => Err(NoTier(other.into())),
         }
     }
@@ -53,6 +70,7 @@ impl fmt::Display for Tier {
         f.write_str(match self {
             Self::Local => TIER_LOCAL,
             Self::Kv => "kv",
+            Self::Objects(url) => url,
         })
     }
 }
@@ -77,13 +95,67 @@ impl Tier {
         *self != Self::Local
     }
 
-    /// Takes the installation of `store` for this tier, or finds that it has it. A store in the data
-    /// directory itself that says nothing is left as it is for local packs: nobody else uses it.
+    /// The object store of this tier, if it is one. Nothing is asked of it yet.
     ///
     /// # Errors
     ///
-    /// The installation has another one; nothing was changed.
-    pub(crate) async fn claim(&self, store: &Store, is_embedded: bool) -> Result<(), Failure> {
+    /// The settings do not fit it.
+    pub(crate) fn connect(
+        &self,
+        settings: &ChunkSettings,
+        clock: &Arc<dyn Clock>,
+        rng: &Arc<Rng>,
+    ) -> Result<Option<Arc<Objects>>, Failure> {
+        let Self::Objects(url) = self else {
+            return Ok(None);
+        };
+        let target = Target {
+            url: url.clone(),
+            options: settings.pairs()?,
+            use_options: ObjectOptions {
+                bytes_per_second: settings.chunks_bandwidth.map(|size| size.0),
+                ..ObjectOptions::default()
+            },
+        };
+        let connected = connect(&target, Arc::clone(clock), Arc::clone(rng));
+        let objects = connected.map_err(|error| {
+            let kind = match &error {
+                ConnectError::Url(_) | ConnectError::Option(_) | ConnectError::Build(_) => {
+                    FailureKind::Usage
+                }
+            };
+            Failure::new(kind, format_args!("chunks is {url}: {error}"))
+        })?;
+        Ok(Some(Arc::new(objects)))
+    }
+
+    /// Takes the installation of `store` for this tier, or finds that it has it; and the prefix of its
+    /// object store before that. A store in the data directory itself that says nothing is left as it is for
+    /// local packs: nobody else uses it.
+    ///
+    /// # Errors
+    ///
+    /// The installation has another one, or the object store is not to be used; nothing was changed.
+    pub(crate) async fn claim(
+        &self,
+        store: &Store,
+        is_embedded: bool,
+        objects: Option<(&Objects, bool, &dyn Clock)>,
+    ) -> Result<(), Failure> {
+        let said = store.tier().await.map_err(of_store)?;
+        if let Some((objects, has_packs, clock)) = objects
+            && said.is_none_or(|said| said == self.to_string())
+        {
+            let installation = store.format().await.map_err(of_store)?.installation;
+            let owner = format!("{:032x}", u128::from_be_bytes(installation));
+            let claimed = tokio::select! {
+                claimed = objects.claim(&owner, has_packs) => claimed,
+                () = clock.sleep(START_TIME) => {
+                    Err(ObjectError::Unavailable(format!("no answer within {START_TIME:?}")))
+                }
+            };
+            claimed.map_err(|error| self.of_claim(&error, has_packs))?;
+        }
         let found = if is_embedded && !self.is_shared() {
             let found = store.tier().await.map_err(of_store)?;
             found.unwrap_or_else(|| TIER_LOCAL.to_owned())
@@ -116,6 +188,40 @@ impl Tier {
     }
 }
 
+impl Tier {
+    /// Why an object store is not to be used, and what to do.
+    fn of_claim(&self, error: &ObjectError, has_packs: bool) -> Failure {
+        let (kind, todo) = match error {
+            ObjectError::Missing(_) if has_packs => (
+                FailureKind::Conflict,
+                "files have content there, and it is not to be found: is it the right bucket, prefix and \
+                 endpoint?",
+            ),
+            ObjectError::Missing(_) => (
+                FailureKind::NotFound,
+                "make the bucket, or name another; is it the right endpoint?",
+            ),
+            ObjectError::Exists(_) => (
+                FailureKind::Conflict,
+                "another installation has its chunks there: choose another prefix",
+            ),
+            ObjectError::Refused(_) => (
+                FailureKind::Denied,
+                "give credentials that may read, write and delete objects there (AWS_ACCESS_KEY_ID and \
+                 AWS_SECRET_ACCESS_KEY, or what the provider has)",
+            ),
+            ObjectError::Unavailable(_) => (
+                FailureKind::Retry,
+                "is it the right endpoint, and does it run? A server that runs already goes on without it",
+            ),
+        };
+        Failure::new(
+            kind,
+            format_args!("chunks is {self}: {error}; {todo}; nothing was changed"),
+        )
+    }
+}
+
 /// The content of files.
 #[derive(Clone, Debug)]
 pub(crate) enum Content {
@@ -133,13 +239,20 @@ impl Content {
     /// Says what is in the way.
     pub(crate) async fn open_shared(
         kv: Arc<dyn Kv>,
-        clock: Arc<dyn Clock>,
-        rng: Arc<Rng>,
+        (clock, rng): (Arc<dyn Clock>, Arc<Rng>),
+        (objects, disk): (Option<Arc<Objects>>, Option<Arc<DiskCache>>),
+        options: SharedOptions,
         tasks: Tasks,
     ) -> Result<SharedStore, Failure> {
-        let ledger = Arc::new(KvLedger::new(kv, clock, rng));
-        let (cycles, options) = (Arc::new(KnownCycle::default()), SharedOptions::default());
-        let opened = SharedStore::open(ledger, cycles, options, tasks).await;
+        let parts = SharedParts {
+            ledger: Arc::new(KvLedger::new(kv, Arc::clone(&clock), rng)),
+            cycles: Arc::new(KnownCycle::default()),
+            objects,
+            disk,
+            clock,
+            tasks,
+        };
+        let opened = SharedStore::open(parts, options).await;
         opened.map_err(|error| {
             let message = format!("read the places of shared chunks: {error}");
             Failure::new(FailureKind::Retry, message)
@@ -180,12 +293,22 @@ impl Content {
         }
     }
 
+    /// The shared tier, if it is one.
+    pub(crate) fn shared(&self) -> Option<&SharedStore> {
+        match self {
+            Self::Local(_) => None,
+            Self::Shared(shared) => Some(shared),
+        }
+    }
+
+    /// The object store, if there is one.
+    pub(crate) fn objects(&self) -> Option<&Objects> {
+        self.shared().and_then(SharedStore::objects)
+    }
+
     /// A number of a shared tier; 0 without.
     pub(crate) fn of_shared(&self, number: fn(&SharedStore) -> u64) -> u64 {
-        match self {
-            Self::Local(_) => 0,
-            Self::Shared(shared) => number(shared),
-        }
+        self.shared().map_or(0, number)
     }
 
     fn local(&self) -> Option<&LocalStore> {
@@ -202,11 +325,27 @@ mod tests {
 
     #[test]
     fn tiers_are_text_both_ways() {
-        for (text, tier) in [("local", Tier::Local), ("kv", Tier::Kv)] {
+        for (text, tier) in [
+            ("local", Tier::Local),
+            ("kv", Tier::Kv),
+            ("s3://bucket/a/b", Tier::Objects("s3://bucket/a/b".into())),
+            (
+                "file:///srv/chunks",
+                Tier::Objects("file:///srv/chunks".into()),
+            ),
+        ] {
             assert_eq!(text.parse(), Ok(tier.clone()));
             assert_eq!(tier.to_string(), text);
         }
-        for wrong in ["", "Local", "etcd:"] {
+        assert_eq!("s3://b/p/".parse(), "s3://b/p".parse::<Tier>());
+        for wrong in [
+            "",
+            "Local",
+            "etcd:",
+            "s3:",
+            "s3://key:secret@bucket/x",
+            "ftp://x/y",
+        ] {
             assert!(wrong.parse::<Tier>().is_err(), "{wrong}");
         }
     }

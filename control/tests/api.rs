@@ -256,6 +256,34 @@ fn collections_are_asked_for_and_told_of() {
     assert_eq!(list["items"][0], done);
 }
 
+/// A server that has its stores for itself is one gateway, and its sessions are mounted at it.
+#[test]
+fn a_server_by_itself_is_the_only_gateway() {
+    let root = tempfile::tempdir().unwrap();
+    let server = Server::start("up", root.path());
+    let token = server.text("api_token");
+    let token = Some(token.as_str());
+    let (status, told) = server.call("GET", "/v1/gateways", token, b"");
+    assert_eq!(status, 200, "{told}");
+    let items = told["items"].as_array().unwrap();
+    assert_eq!(items.len(), 1, "{told}");
+    assert_eq!(items[0]["this"], true);
+    assert_eq!(items[0]["alive"], true);
+    assert_eq!(items[0]["state"], "serving");
+    assert_eq!(items[0]["nfs"], server.text("nfs_address"));
+    assert_eq!(items[0]["peers"], "");
+    let api = format!("http://{}", server.text("api_address"));
+    assert_eq!(items[0]["api"], api);
+    assert_eq!(server.call("GET", "/v1/gateways", None, b"").0, 401);
+    let session = format!("/v1/sessions/{}", server.text("session"));
+    let (_, shown) = server.call("GET", &session, token, b"");
+    assert_eq!(shown["gateway"], server.text("nfs_address"), "{shown}");
+    let (_, listed) = server.call("GET", "/v1/sessions", token, b"");
+    assert_eq!(listed["items"][0], shown);
+    let listed = json(&["gateways"], root.path());
+    assert_eq!(listed, told["items"]);
+}
+
 #[test]
 fn a_server_that_is_told_to_end_says_so_and_ends() {
     let root = tempfile::tempdir().unwrap();

@@ -407,6 +407,7 @@ fn answers_are_as_the_document_says() {
     work_with_conflicts(&mut told);
     work_with_each_parameter(&mut told);
     work_with_the_rest(&mut told);
+    told.get("/v1/gateways");
     told.get("/v1/drain");
     // The last: it ends the server.
     told.done("POST", "/v1/drain", None);

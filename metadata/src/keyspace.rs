@@ -16,6 +16,7 @@
 //! | `W` | workspace name | tenant: u64, name: bytes to end | workspace: u64 |
 //! | `i` | inode blocks | workspace: u64 | next free number: u64 LE, by atomic add |
 //! | `S` | sessions | tenant: u64, workspace: u64, session: u64 | empty |
+//! | `e` | expiry | time, tenant: u64, session: u64 | empty: the session ends by itself then |
 //! | `m` | ticket | hash: 32 bytes | `TicketRecord`: session, rights, expiry |
 //! | `M` | tickets of a session | session: u64, hash: 32 bytes | empty |
 //! | `s` | session | h16, session: u64, `m` | `SessionRecord`: workspace, state, agent, run, flags |
@@ -59,6 +60,7 @@
 //! | `0`: u64, `5`, id: 16 bytes | `Conflict`: what a merge could not decide |
 
 mod decode;
+mod expiry;
 mod gateways;
 pub mod image;
 mod shared;
@@ -66,6 +68,7 @@ mod shared;
 use base::{CommitId, OperationId, SessionId, TenantId, Timestamp, WorkspaceId};
 
 pub use decode::{Key, decode, decode_delta_layer};
+pub use expiry::{expired_until, expiry};
 pub use gateways::{decode_lease, decode_notice, lease, leases, notice, notices};
 pub use shared::{
     bodies, body, body_pieces, cycle, decode_body, pack, packs, place, places, staged_bytes, tier,
@@ -100,6 +103,7 @@ mod table {
     pub(super) const DELETION: u8 = b'x';
     pub(super) const CALL: u8 = b'I';
     pub(super) const CALL_TOTAL: u8 = b'C';
+    pub(super) const EXPIRY: u8 = b'e';
     pub(super) const LEASE: u8 = b'l';
     pub(super) const NOTICE: u8 = b'L';
     pub(super) const PLACE: u8 = b'c';

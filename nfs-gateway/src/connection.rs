@@ -26,6 +26,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::sync::Notify;
 
+pub use self::guard::{Answer, CallGuard};
 use crate::outbound::{Outbound, Written};
 use crate::proxied::{Arrival, Heard, Unheard, hear};
 use crate::receiving::{Loan, Stuck};
@@ -33,8 +34,6 @@ use crate::server::{Service, Shared};
 use crate::wire::proxy;
 use crate::wire::record::{RECEIVE_BYTES_FREE, RecordReader};
 use crate::wire::reply::Reply;
-
-pub use guard::CallGuard;
 
 /// Replies that are gathered before they are written.
 const BATCH_REPLIES_MAX: usize = 64;
@@ -140,8 +139,14 @@ impl Connection {
         self.wake.notify_one();
     }
 
+    /// What it shares with all others.
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
     /// Sends a reply whose guard is gone already.
-    pub(crate) fn send_late(&self, reply: Reply) {
+    pub(crate) fn send_late(&self, answer: Answer) {
+        let reply = answer.into_reply();
         self.send(reply.wire_bytes(), std::iter::once(reply));
     }
 
@@ -550,16 +555,16 @@ impl<S: Service> ConnectionTask<S> {
     /// Hands one call to the service. Says whether it survived that.
     fn take_call(&mut self, record: Bytes) -> bool {
         self.progress.now.records += 1;
-        let guard = CallGuard::new(&self.connection, record.len());
+        let guard = CallGuard::new(&self.connection, &record);
         // From here on the guard counts it.
         self.loan.give_back();
         let service = &self.service;
         // The service is shared with every other connection; that its state is sound after a
         // panic is its own business, as it is with a panic on any other thread.
-        let Ok(reply) = catch_unwind(AssertUnwindSafe(|| service.call(record, guard))) else {
+        let Ok(answer) = catch_unwind(AssertUnwindSafe(|| service.call(record, guard))) else {
             return false;
         };
-        if let Some(reply) = reply {
+        if let Some(reply) = answer.map(Answer::into_reply) {
             self.reply_bytes += reply.wire_bytes();
             self.replies.push(reply);
         }

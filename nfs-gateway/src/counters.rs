@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use crate::calls::CallCounts;
+
 /// One count that only goes up.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
@@ -59,6 +61,8 @@ pub struct TransportCounters {
     pub records: Counter,
     /// Bytes received.
     pub received_bytes: Counter,
+    /// Calls by procedure and outcome.
+    pub calls: CallCounts,
     /// Replies sent completely.
     pub replies: Counter,
     /// Bytes sent.

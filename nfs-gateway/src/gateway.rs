@@ -23,7 +23,7 @@ use parking_lot::RwLock;
 use tokio::net::TcpListener;
 
 use self::finding::Slot;
-use crate::connection::CallGuard;
+use crate::connection::{Answer, CallGuard};
 use crate::counters::TransportCounters;
 use crate::fleet::{Fleet, FleetOptions};
 use crate::gate::Gate;
@@ -291,13 +291,13 @@ impl Gateway {
     pub async fn shutdown(&self) {
         self.connections.begin_shutdown();
         self.connections.join().await;
-        for session in self.open_sessions() {
+        for session in self.held_sessions() {
             session.write_back_all();
         }
         self.tasks.begin_shutdown();
         self.tasks.join().await;
-        self.sessions.write().clear();
         self.leave().await;
+        self.sessions.write().clear();
     }
 
     /// Drops a session from memory at once, because it was closed or changed in the store: its
@@ -415,7 +415,7 @@ impl Gateway {
     }
 
     /// Gives a call to its session; the session may have to be taken over first.
-    fn dispatch(&self, record: &Bytes, decoded: &Decoded<'_>, guard: CallGuard) -> Option<Reply> {
+    fn dispatch(&self, record: &Bytes, decoded: &Decoded<'_>, guard: CallGuard) -> Option<Answer> {
         let id = decoded.handle.session;
         if !self.may_serve() {
             self.serve_with_lease(record.clone(), guard);
@@ -435,7 +435,7 @@ impl Gateway {
         if let Some(session) = open {
             if !session.accepts(&decoded.handle) {
                 self.counters.stale_handles.count();
-                return Some(stale(decoded));
+                return Some(guard.answer(stale(decoded)));
             }
             return session.serve(&decoded.request(record), guard);
         }
@@ -474,16 +474,16 @@ impl Gateway {
             // Its client has asked again, elsewhere, and may have been answered long ago.
             return;
         }
-        let reply = match decode_request(record, self) {
+        let answer = match decode_request(record, self) {
             Some(decoded) => self.dispatch(record, &decoded, guard),
             None => self.mount_again(record, guard),
         };
-        if let Some(reply) = reply {
-            connection.send_late(reply);
+        if let Some(answer) = answer {
+            connection.send_late(answer);
         }
     }
 
-    fn mount_again(self: &Arc<Self>, record: &Bytes, guard: CallGuard) -> Option<Reply> {
+    fn mount_again(self: &Arc<Self>, record: &Bytes, guard: CallGuard) -> Option<Answer> {
         let call = rpc::decode_call(record).ok();
         match call.map(|call| (Target::of(&call), call)) {
             Some((Ok(Target::Mount(procedure)), call)) => {
@@ -502,41 +502,44 @@ impl Gateway {
         call: &Call<'_>,
         procedure: Procedure,
         mut guard: CallGuard,
-    ) -> Option<Reply> {
+    ) -> Option<Answer> {
         self.counters.calls.count();
         let Ok(nfs) = NfsCall::decode(procedure, call.args.clone()) else {
-            return Some(rpc::refused(call.xid, Refusal::GarbageArguments));
+            return Some(guard.answer(rpc::refused(call.xid, Refusal::GarbageArguments)));
         };
         if matches!(nfs, NfsCall::Null) {
-            return Some(results::null(call.xid));
+            return Some(guard.answer(results::null(call.xid)));
         }
         match verify(call.clone(), nfs, &self.keys) {
             Ok(decoded) => {
+                guard.note_session(decoded.handle.session);
                 guard.reserve(procedures::reply_bytes(&decoded.nfs));
                 self.dispatch(record, &decoded, guard)
             }
             Err(reply) => {
                 self.counters.stale_handles.count();
-                Some(reply)
+                Some(guard.answer(reply))
             }
         }
     }
 }
 
 impl Service for Gateway {
-    fn call(self: &Arc<Self>, record: Bytes, guard: CallGuard) -> Option<Reply> {
+    fn call(self: &Arc<Self>, record: Bytes, guard: CallGuard) -> Option<Answer> {
         let call = match rpc::decode_call(&record) {
             Ok(call) => call,
             Err(CallError::NotACall(_)) => {
                 guard.close();
                 return None;
             }
-            Err(CallError::Denied { xid, why }) => return Some(rpc::denied(xid, why)),
+            Err(CallError::Denied { xid, why }) => {
+                return Some(guard.answer(rpc::denied(xid, why)));
+            }
         };
         match Target::of(&call) {
             Ok(Target::Nfs(procedure)) => self.nfs_call(&record, &call, procedure, guard),
             Ok(Target::Mount(procedure)) => self.mount_call(&record, &call, procedure, guard),
-            Err(refusal) => Some(rpc::refused(call.xid, refusal)),
+            Err(refusal) => Some(guard.answer(rpc::refused(call.xid, refusal))),
         }
     }
 

@@ -146,6 +146,13 @@ impl Ledger for KvLedger {
         })
     }
 
+    fn has_packs(&self) -> LedgerFuture<'_, bool> {
+        Box::pin(async move {
+            let packs = self.places.packs(None, 1).await.map_err(failed)?;
+            Ok(!packs.is_empty())
+        })
+    }
+
     fn settle(&self, pack: PackId, moved: Vec<Moved>) -> LedgerFuture<'_, Settled> {
         Box::pin(async move {
             let moved: Vec<_> = moved
@@ -175,7 +182,7 @@ mod tests {
     use std::time::Duration;
 
     use base::{DomainId, SystemClock, Tasks};
-    use chunkstore::shared::{KnownCycle, SharedOptions, SharedStore};
+    use chunkstore::shared::{KnownCycle, SharedOptions, SharedParts, SharedStore};
     use chunkstore::{ChunkStore, Domain};
     use metadata::kv::faulty::{FaultRates, FaultyKv};
     use metadata::kv::memory::MemoryKv;
@@ -193,8 +200,15 @@ mod tests {
 
     async fn open(kv: Arc<dyn Kv>) -> SharedStore {
         let ledger = KvLedger::new(kv, clock(), Arc::new(Rng::seeded(1)));
-        let (options, cycles) = (SharedOptions::default(), KnownCycle::default());
-        SharedStore::open(Arc::new(ledger), Arc::new(cycles), options, Tasks::new())
+        let parts = SharedParts {
+            ledger: Arc::new(ledger),
+            cycles: Arc::new(KnownCycle::default()),
+            objects: None,
+            disk: None,
+            clock: clock(),
+            tasks: Tasks::new(),
+        };
+        SharedStore::open(parts, SharedOptions::default())
             .await
             .unwrap()
     }

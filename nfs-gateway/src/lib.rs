@@ -6,6 +6,7 @@
 //! [`wire::args`] decodes the arguments, [`wire::results`] encodes the result, and the
 //! [`Connection`] sends it.
 
+mod calls;
 mod connection;
 mod convert;
 mod counters;
@@ -29,7 +30,8 @@ mod status;
 mod transfer;
 pub mod wire;
 
-pub use connection::{CallGuard, Connection};
+pub use calls::{CallCounts, ProcedureCounts};
+pub use connection::{Answer, CallGuard, Connection};
 pub use counters::{Counter, Gauge, TransportCounters};
 pub use fleet::{FleetOptions, LEASE_DEFAULT, Whereabouts};
 pub use gate::Gate;

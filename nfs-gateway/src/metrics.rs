@@ -1,7 +1,8 @@
 //! What the gateway counts. `docs/metrics.md` lists them.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+use base::Histogram;
 
 use crate::counters::Counter;
 
@@ -62,19 +63,17 @@ pub struct GatewayCounters {
     pub taken_from_living: Counter,
     /// Sessions let go of.
     pub let_go: Counter,
-    flush_micros: AtomicU64,
+    /// How long flushes took.
+    pub flush_took: Histogram,
+    /// How long calls for a session waited until it was taken over, from the first of them.
+    pub takeover_took: Histogram,
+    /// How long calls that were passed on took to be answered.
+    pub passed_on_took: Histogram,
 }
 
 impl GatewayCounters {
     pub(crate) fn flushed(&self, took: Duration) {
         self.flushes.count();
-        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        self.flush_micros.fetch_add(micros, Ordering::Relaxed);
-    }
-
-    /// Time spent in flushes, in microseconds.
-    #[must_use]
-    pub fn flush_micros(&self) -> u64 {
-        self.flush_micros.load(Ordering::Relaxed)
+        self.flush_took.observe(took);
     }
 }

@@ -12,7 +12,7 @@ use metadata::session::OwnError;
 use metadata::store::StoreError;
 use metadata::{FsError, OpError};
 
-use crate::connection::CallGuard;
+use crate::connection::{Answer, CallGuard};
 use crate::fleet::{Place, Route};
 use crate::gateway::Gateway;
 use crate::handle::SignedHandle;
@@ -20,7 +20,6 @@ use crate::procedures::FLAG_READ_ONLY;
 use crate::session::Session;
 use crate::wire::mount::{self, MountCall, MountError};
 use crate::wire::procedure::MountProcedure;
-use crate::wire::reply::Reply;
 use crate::wire::rpc::{self, Call, Refusal};
 
 /// Most path components below a ticket.
@@ -45,14 +44,16 @@ impl Gateway {
         call: &Call<'_>,
         procedure: MountProcedure,
         guard: CallGuard,
-    ) -> Option<Reply> {
+    ) -> Option<Answer> {
         let xid = call.xid;
         let Ok(decoded) = MountCall::decode(procedure, call.args.clone()) else {
-            return Some(rpc::refused(xid, Refusal::GarbageArguments));
+            return Some(guard.answer(rpc::refused(xid, Refusal::GarbageArguments)));
         };
         match decoded {
-            MountCall::Null | MountCall::Umnt(_) | MountCall::Umntall => Some(mount::done(xid)),
-            MountCall::Dump | MountCall::Export => Some(mount::empty_list(xid)),
+            MountCall::Null | MountCall::Umnt(_) | MountCall::Umntall => {
+                Some(guard.answer(mount::done(xid)))
+            }
+            MountCall::Dump | MountCall::Export => Some(guard.answer(mount::empty_list(xid))),
             MountCall::Mnt(path) => {
                 let gateway = Arc::clone(self);
                 let (path, record) = (path.to_vec(), record.clone());
@@ -64,14 +65,15 @@ impl Gateway {
         }
     }
 
-    async fn mount(self: &Arc<Self>, xid: u32, path: &[u8], record: Bytes, guard: CallGuard) {
-        let connection = guard.connection();
+    async fn mount(self: &Arc<Self>, xid: u32, path: &[u8], record: Bytes, mut guard: CallGuard) {
+        let connection = Arc::clone(guard.connection());
         let peer = connection.peer();
         let balancer = connection.balancer().map(tracing::field::display);
         match self.root_handle(xid, path, connection.is_link()).await {
             Ok(Mounted::Here(session, handle)) => {
                 self.counters.mounts.count();
                 tracing::info!(%peer, balancer, %session, "mounted");
+                guard.note_session(session);
                 guard.send(mount::granted(xid, handle.wire()));
             }
             // It was passed on already. Who did that looks again.
@@ -108,7 +110,7 @@ impl Gateway {
         })?;
         if is_passed_on {
             // What another gateway passes on it takes to be ours: a route of ours would be old.
-            drop(self.void(ticket.session));
+            self.forget_route(ticket.session);
         }
         let place = self.place(ticket.session, false).await.map_err(|error| {
             let status = match error {

@@ -96,7 +96,8 @@ pub(crate) async fn hear(read: &mut (impl AsyncRead + Unpin)) -> Heard {
     }
 }
 
-/// Tells of connections that were refused, not more often than somebody can read.
+/// Decides what is told of what may happen often, as connections that are refused: not more than
+/// somebody can read.
 #[derive(Debug)]
 pub(crate) struct Complaints(Mutex<Told>);
 
@@ -122,7 +123,7 @@ impl Complaints {
     }
 
     /// Whether it is to be told, and how many before it were not.
-    fn turn(&self, now: Duration) -> Option<u64> {
+    pub(crate) fn turn(&self, now: Duration) -> Option<u64> {
         let mut told = self.0.lock();
         let mut untold = 0;
         if now.saturating_sub(told.since) >= COMPLAINTS_EVERY {

@@ -12,14 +12,13 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
-use crate::connection::{CallGuard, Connection, ConnectionTask};
+use crate::connection::{Answer, CallGuard, Connection, ConnectionTask};
 use crate::counters::TransportCounters;
 use crate::gate::{Budget, Gate};
 use crate::network::Network;
 use crate::outbound::Outbound;
 use crate::proxied::{Arrival, Complaints};
 use crate::receiving::{Pressure, Receiving};
-use crate::wire::reply::Reply;
 
 /// Most connections: each sandbox has one or a few.
 const CONNECTIONS_MAX: usize = 8192;
@@ -78,11 +77,11 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub trait Service: Send + Sync + 'static {
     /// Takes one call; `record` is the whole RPC message.
     ///
-    /// Runs on the connection's task: it must not block. Returns the reply if there is one at
-    /// once. Otherwise it keeps `guard` and returns nothing; whoever has the guard then answers
+    /// Runs on the connection's task: it must not block. Returns the answer if there is one at
+    /// once ([`CallGuard::answer`]). Otherwise it keeps `guard` and returns nothing; whoever has the guard then answers
     /// with [`CallGuard::send`], from any thread. A record that is no call is answered by closing
     /// the connection, [`CallGuard::close`]. A panic closes the connection, too.
-    fn call(self: &Arc<Self>, record: Bytes, guard: CallGuard) -> Option<Reply>;
+    fn call(self: &Arc<Self>, record: Bytes, guard: CallGuard) -> Option<Answer>;
 
     /// About how many bytes the reply to `record` may have, if that may be many. Asked while memory
     /// is short, to let small calls through and have big ones wait.
@@ -171,6 +170,9 @@ pub(crate) struct Shared {
     /// Told while all places for connections are taken.
     pub(crate) crowd: Pressure,
     pub(crate) complaints: Complaints,
+    /// Which slow calls are told of.
+    pub(crate) slow_calls: Complaints,
+    pub(crate) clock: Arc<dyn Clock>,
     pub(crate) counters: Arc<TransportCounters>,
     /// Peers are other gateways, which pass calls on.
     pub(crate) is_for_gateways: bool,
@@ -208,6 +210,8 @@ impl<S: Service> Server<S> {
             pressure: Pressure::new(limits.pressure_every()),
             crowd: Pressure::new(limits.pressure_every()),
             complaints: Complaints::new(),
+            slow_calls: Complaints::new(),
+            clock: Arc::clone(&clock),
             counters,
             is_for_gateways: false,
         };

@@ -32,6 +32,12 @@ mod tests {
     /// Calls of each kind.
     const CALLS: u32 = 100;
 
+    /// Sessions that are open and do nothing.
+    const SESSIONS: usize = 300;
+
+    /// For how long a server is watched that does nothing.
+    const WATCHED: Duration = Duration::from_secs(4);
+
     /// Connections that make calls at the same time.
     const TOGETHER: usize = 16;
 
@@ -51,7 +57,7 @@ mod tests {
     }
 
     impl Server {
-        fn start(dir: &Path, place: &str) -> Self {
+        fn start(dir: &Path, place: &str, chunks: &str) -> Self {
             let args = [
                 "--json",
                 "up",
@@ -59,6 +65,8 @@ mod tests {
                 dir.to_str().unwrap(),
                 "--metadata",
                 place,
+                "--chunks",
+                chunks,
                 "--listen",
                 "127.0.0.1:0",
                 "--api-listen",
@@ -88,14 +96,32 @@ mod tests {
             self.ready[field].as_str().unwrap()
         }
 
-        fn trips(&self) -> Trips {
+        /// The answer to a call of the API.
+        fn ask(&self, line: &str, body: &str) -> String {
             let mut stream = TcpStream::connect(self.text("api_address")).unwrap();
             let patience = Some(Duration::from_secs(30));
             stream.set_read_timeout(patience).unwrap();
-            let head = "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+            let (token, length) = (self.text("api_token"), body.len());
+            let head = format!(
+                "{line} HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer {token}\r\n\
+                 content-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+            );
             stream.write_all(head.as_bytes()).unwrap();
             let mut answer = String::new();
             stream.read_to_string(&mut answer).unwrap();
+            answer
+        }
+
+        /// Opens a session; gives the path to mount.
+        fn open(&self) -> String {
+            let answer = self.ask("POST /v1/sessions", r#"{"workspace":"default"}"#);
+            let body = &answer[answer.find("\r\n\r\n").unwrap()..];
+            let opened: Value = serde_json::from_str(&body[body.find('{').unwrap()..]).unwrap();
+            opened["mount_path"].as_str().expect(body).to_owned()
+        }
+
+        fn trips(&self) -> Trips {
+            let answer = self.ask("GET /metrics", "");
             let value = |name: &str| -> f64 {
                 let of = format!("{name} ");
                 let line = answer.lines().find_map(|line| line.strip_prefix(&of));
@@ -108,9 +134,12 @@ mod tests {
         }
 
         async fn mount(&self) -> Connection {
+            self.mount_path(self.text("mount_path").to_owned()).await
+        }
+
+        async fn mount_path(&self, path: String) -> Connection {
             let address: SocketAddr = self.text("nfs_address").parse().unwrap();
             let host = Ipv4Addr::LOCALHOST.to_string();
-            let path = self.text("mount_path").to_owned();
             Nfs3ConnectionBuilder::new(TokioConnector, host, path)
                 .mount_port(address.port())
                 .nfs3_port(address.port())
@@ -353,6 +382,29 @@ mod tests {
         }
     }
 
+    /// Calls of the store in some time in which nobody asks for anything.
+    async fn idle(server: &Server) -> f64 {
+        let before = server.trips();
+        tokio::time::sleep(WATCHED).await;
+        let after = server.trips();
+        after.reads - before.reads + after.commits - before.commits
+    }
+
+    /// What a gateway costs that does nothing does not grow with the sessions that it has.
+    async fn resting(server: &Server) {
+        let few = idle(server).await;
+        assert!(few > 0.0, "it has a lease to renew");
+        let mut mounts = Vec::new();
+        for _ in 0..SESSIONS {
+            let mut mount = server.mount_path(server.open()).await;
+            create(&mut mount, "f").await;
+            mounts.push(mount);
+        }
+        let many = idle(server).await;
+        println!("idle for {WATCHED:?}: {few} calls of the store, {many} with {SESSIONS} sessions");
+        assert!(many < 1.5 * few + 5.0, "{few}, {many}");
+    }
+
     #[test]
     fn trips() {
         if let Ok(args) = std::env::var(ROLE) {
@@ -367,7 +419,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let mut emulator = Emulator::start(3, "delay=50%");
         let place = format!("fdb:{}", emulator.file().display());
-        let server = Server::start(root.path(), &place);
+        let server = Server::start(&root.path().join("one"), &place, "local");
         // What is slow at times gathers more; what is counted here is to be the worst.
         emulator.tell("faults none");
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -375,5 +427,10 @@ mod tests {
             .build()
             .unwrap();
         runtime.block_on(table(&server));
+        drop(server);
+        let emulator = Emulator::start(4, "none");
+        let place = format!("fdb:{}", emulator.file().display());
+        let server = Server::start(&root.path().join("two"), &place, "kv");
+        runtime.block_on(resting(&server));
     }
 }

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use base::{Clock, SystemClock, Tasks};
 use bytes::Bytes;
-use nfs_gateway::wire::reply::Reply;
-use nfs_gateway::{CallGuard, Gate, HandleKeys, Server, ServerLimits, Service, TransportCounters};
+use nfs_gateway::{
+    Answer, CallGuard, Gate, HandleKeys, Server, ServerLimits, Service, TransportCounters,
+};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -37,12 +38,15 @@ struct Hollow {
 }
 
 impl Service for Hollow {
-    fn call(self: &Arc<Self>, record: Bytes, guard: CallGuard) -> Option<Reply> {
+    fn call(self: &Arc<Self>, record: Bytes, guard: CallGuard) -> Option<Answer> {
         let (reply, _) = answer(&self.keys, &record);
-        if reply.is_none() {
-            guard.close();
+        match reply {
+            Some(reply) => Some(guard.answer(reply)),
+            None => {
+                guard.close();
+                None
+            }
         }
-        reply
     }
 
     fn reply_bytes(&self, _record: &Bytes) -> usize {

@@ -197,6 +197,9 @@ pub trait Ledger: fmt::Debug + Send + Sync + 'static {
     /// Forgets a pack unless something leads to it; whether it is forgotten.
     fn forget_pack(&self, pack: PackId) -> LedgerFuture<'_, bool>;
 
+    /// Whether there is any pack.
+    fn has_packs(&self) -> LedgerFuture<'_, bool>;
+
     /// Lets staged chunks lead to a pack whose object is durable.
     fn settle(&self, pack: PackId, moved: Vec<Moved>) -> LedgerFuture<'_, Settled>;
 

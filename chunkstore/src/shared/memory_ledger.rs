@@ -209,6 +209,10 @@ impl Ledger for MemoryLedger {
         })
     }
 
+    fn has_packs(&self) -> LedgerFuture<'_, bool> {
+        self.run(|state| Ok(!state.packs.is_empty()))
+    }
+
     fn settle(&self, pack: PackId, moved: Vec<Moved>) -> LedgerFuture<'_, Settled> {
         self.run(move |state| state.settle(pack, moved))
     }

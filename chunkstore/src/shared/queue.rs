@@ -17,7 +17,9 @@ pub(super) type Outcome = Option<Result<(), ChunkError>>;
 /// cycle than that of the put that came later.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    puts: HashMap<ChunkKey, Entry>,
+    /// With numbers in the order in which they came: neighbours in a file are to be neighbours in a pack.
+    puts: HashMap<ChunkKey, (u64, Entry)>,
+    next_put: u64,
     touches: HashSet<ChunkKey>,
     /// Puts in batches under way, and in how many.
     flying: HashMap<ChunkKey, (Entry, u32)>,
@@ -44,7 +46,7 @@ impl Queue {
 
     /// The entry of a chunk that was put and is not stored yet.
     pub(super) fn entry(&self, key: ChunkKey) -> Option<Entry> {
-        let waiting = self.puts.get(&key);
+        let waiting = self.puts.get(&key).map(|(_, entry)| entry);
         let flying = || self.flying.get(&key).map(|(entry, _)| entry);
         waiting.or_else(flying).cloned()
     }
@@ -52,7 +54,7 @@ impl Queue {
     /// Adds a chunk.
     pub(super) fn put(&mut self, key: ChunkKey, entry: Entry) {
         let len = entry.bytes.len();
-        if self.puts.insert(key, entry).is_none() {
+        if self.insert(key, entry) {
             self.bytes = self.bytes.saturating_add(len);
         }
         self.touches.remove(&key);
@@ -78,7 +80,12 @@ impl Queue {
         let number = self.next_batch;
         self.next_batch = self.next_batch.wrapping_add(1);
         self.batches.insert(number, receiver);
-        let puts: Vec<_> = self.puts.drain().collect();
+        let mut puts: Vec<_> = self.puts.drain().collect();
+        puts.sort_unstable_by_key(|(_, (number, _))| *number);
+        let puts: Vec<_> = puts
+            .into_iter()
+            .map(|(key, (_, entry))| (key, entry))
+            .collect();
         for (key, entry) in &puts {
             let flying = self.flying.entry(*key);
             flying.or_insert_with(|| (entry.clone(), 0)).1 += 1;
@@ -107,7 +114,7 @@ impl Queue {
     pub(super) fn failed(&mut self, key: ChunkKey) {
         if let Some(entry) = self.land(key) {
             let len = entry.bytes.len();
-            if self.puts.insert(key, entry).is_some() {
+            if !self.insert(key, entry) {
                 self.bytes = self.bytes.saturating_sub(len);
             }
         }
@@ -116,6 +123,13 @@ impl Queue {
     /// A batch has ended.
     pub(super) fn ended(&mut self, number: u64) {
         self.batches.remove(&number);
+    }
+
+    /// Whether it was not there.
+    fn insert(&mut self, key: ChunkKey, entry: Entry) -> bool {
+        let number = self.next_put;
+        self.next_put = self.next_put.wrapping_add(1);
+        self.puts.insert(key, (number, entry)).is_none()
     }
 
     fn land(&mut self, key: ChunkKey) -> Option<Entry> {

@@ -1,5 +1,9 @@
+use base::SystemClock;
+use base::limits::CHUNK_BYTES_MAX;
+
 use super::memory_ledger::MemoryLedger;
 use super::*;
+use crate::ChunkError;
 
 const DOMAIN: Domain = Domain {
     id: DomainId::new(1),
@@ -7,19 +11,19 @@ const DOMAIN: Domain = Domain {
 };
 
 async fn open(ledger: &Arc<MemoryLedger>) -> SharedStore {
-    let ledger: Arc<dyn Ledger> = Arc::<MemoryLedger>::clone(ledger);
     let options = SharedOptions {
         queue_bytes_max: 1 << 20,
         ..SharedOptions::default()
     };
-    SharedStore::open(
-        ledger,
-        Arc::new(KnownCycle::default()),
-        options,
-        Tasks::new(),
-    )
-    .await
-    .unwrap()
+    let parts = SharedParts {
+        ledger: Arc::<MemoryLedger>::clone(ledger),
+        cycles: Arc::new(KnownCycle::default()),
+        objects: None,
+        disk: None,
+        clock: Arc::new(SystemClock::new()),
+        tasks: Tasks::new(),
+    };
+    SharedStore::open(parts, options).await.unwrap()
 }
 
 fn key(content: &Bytes) -> ChunkKey {

@@ -28,6 +28,9 @@ use crate::status::ApiError;
 /// Says that a call was passed on, and by which gateway.
 const HEADER: &str = "holdfast-passed-on";
 
+/// How often it is looked at whether a gateway that was asked lives.
+const LOOK: Duration = Duration::from_millis(500);
+
 /// How long another gateway may take to accept a connection: it is near.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -154,6 +157,9 @@ async fn ask(
             Err(error) => return Err(Failed::Unanswered(error.to_string())),
         },
         () = moving => return Err(Failed::Unanswered("it broke off".to_owned())),
+        () = death(state, other.id) => {
+            return Err(Failed::Unanswered("it stands still".to_owned()));
+        }
         () = state.clock.sleep(PATIENCE) => {
             let why = format!("nothing came for {} seconds", PATIENCE.as_secs());
             return Err(Failed::Unanswered(why));
@@ -161,6 +167,17 @@ async fn ask(
     };
     without_connection(&mut head.headers);
     Ok(Response::from_parts(head, Body::from(body)))
+}
+
+/// Completes when a gateway may be taken for dead, or is gone. Safe to drop.
+async fn death(state: &ApiState, id: GatewayId) {
+    loop {
+        state.clock.sleep(LOOK).await;
+        let others = state.counted.gateway.others();
+        if !others.iter().any(|other| other.id == id && !other.is_dead) {
+            return;
+        }
+    }
 }
 
 /// The same request, for another gateway.

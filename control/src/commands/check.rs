@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::{ChunkId, Clock, DomainId, Rng, SystemClock, Tasks};
 use chunkstore::local::LocalReader;
-use chunkstore::shared::SharedStore;
 use chunkstore::shared::ledger::ChunkKey;
+use chunkstore::shared::{SharedOptions, SharedStore};
 use metadata::check::{CheckOptions, Counts, Remedy, Report, check};
 use metadata::tree::Trees;
 use nfs_gateway::ChunkTrees;
@@ -25,6 +25,7 @@ use crate::failure::FailureKind;
 use crate::output;
 use crate::place::{Metadata, Purpose};
 use crate::server::of_open_chunks;
+use crate::settings::ChunkSettings;
 use crate::tier::Content;
 
 /// Exit code if something is wrong with the data.
@@ -46,6 +47,7 @@ pub(super) fn run(args: &cli::Check, json: bool) -> Result<u8, Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::io("start", &error))?;
+    let objects = settings.objects.clone();
     let opened = metadata_of(&dir, settings, Purpose::Look, Arc::clone(&clock));
     let metadata = runtime.block_on(opened)?;
     runtime.block_on(metadata.check_is_of(&dir, &clock))?;
@@ -63,7 +65,7 @@ pub(super) fn run(args: &cli::Check, json: bool) -> Result<u8, Failure> {
         look_at_chunks(&dir)?.map(Arc::new)
     };
     let shared = if is_shared && !args.metadata_only {
-        Some(runtime.block_on(SharedContent::open(&metadata, &clock))?)
+        Some(runtime.block_on(SharedContent::open(&dir, &objects, &metadata, &clock))?)
     } else {
         None
     };
@@ -147,11 +149,26 @@ struct SharedContent {
 }
 
 impl SharedContent {
-    async fn open(metadata: &Metadata, clock: &Arc<dyn Clock>) -> Result<Self, Failure> {
+    async fn open(
+        dir: &DataDir,
+        settings: &ChunkSettings,
+        metadata: &Metadata,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<Self, Failure> {
         let rng = Rng::system().map_err(|error| Failure::io("read random numbers", &error))?;
-        let (kv, clock) = (metadata.kv(), Arc::clone(clock));
-        let chunks = Content::open_shared(kv, clock, Arc::new(rng), Tasks::new()).await?;
-        Ok(Self { chunks })
+        let (kv, clock, rng) = (metadata.kv(), Arc::clone(clock), Arc::new(rng));
+        let tier = dir.tier()?;
+        let objects = tier.connect(settings, &clock, &rng)?;
+        let options = SharedOptions {
+            // Nothing is changed.
+            packers: 0,
+            ..SharedOptions::default()
+        };
+        let (own, below) = ((clock, rng), (objects, None));
+        let opened = Content::open_shared(kv, own, below, options, Tasks::new());
+        Ok(Self {
+            chunks: opened.await?,
+        })
     }
 
     fn trees(&self) -> ChunkTrees {

@@ -35,7 +35,7 @@ fn rotate(dir: &DataDir, settings: Settings, json: bool) -> Result<(), Failure> 
         runtime.block_on(metadata_of(dir, settings, Purpose::Use, Arc::clone(&clock)))?;
     let rotated: Result<HandleKeysRecord, Failure> = runtime.block_on(async {
         let store = metadata
-            .store(dir, &dir.tier()?, clock, Arc::new(rng))
+            .store(dir, (&dir.tier()?, None), clock, Arc::new(rng))
             .await?;
         store.rotate_handle_keys().await.map_err(of_store)
     });

@@ -270,6 +270,13 @@ impl Checker<'_> {
                     self.session_problem(session, "is in the list of a workspace it is not of");
                 }
             }
+            Key::Expiry(time, tenant, id) => {
+                let record = self.session(id).await?;
+                let is_its = |it: &SessionRecord| it.tenant == tenant && it.expires == Some(time);
+                if !record.as_ref().is_some_and(is_its) {
+                    self.session_problem(id, "is in the list of those that end at another time");
+                }
+            }
             Key::Ticket(hash) => self.check_ticket(&hash, value).await?,
             Key::TicketOf(session, hash) => self.check_ticket_of(session, &hash).await?,
             Key::Meta(id) => {
@@ -508,6 +515,12 @@ impl Checker<'_> {
         let listed = keyspace::session_of(record.tenant, record.workspace, id);
         if self.reader.get(&listed).await?.is_none() {
             self.session_problem(id, "is not in the list of its workspace");
+        }
+        if let Some(expires) = record.expires {
+            let listed = keyspace::expiry(expires, record.tenant, id);
+            if self.reader.get(&listed).await?.is_none() {
+                self.session_problem(id, "is not in the list of those that end by themselves");
+            }
         }
         self.check_frozen(id, &record).await?;
         match self.workspace(record.workspace).await? {

@@ -28,6 +28,8 @@ pub enum Key {
     Inodes(WorkspaceId),
     /// The mark that a session belongs to a workspace.
     SessionOf(TenantId, WorkspaceId, SessionId),
+    /// When a session ends by itself.
+    Expiry(Timestamp, TenantId, SessionId),
     /// A ticket by its hash.
     Ticket([u8; 32]),
     /// The mark that a ticket belongs to a session.
@@ -101,11 +103,7 @@ pub fn decode(key: &[u8]) -> Result<Key, KeyError> {
         table::TOKEN => Key::Token(fields.array()?),
         table::WORKSPACE => Key::Workspace(WorkspaceId::new(fields.u64()?)),
         table::INODES => Key::Inodes(WorkspaceId::new(fields.u64()?)),
-        table::SESSIONS => Key::SessionOf(
-            TenantId::new(fields.u64()?),
-            WorkspaceId::new(fields.u64()?),
-            SessionId::new(fields.u64()?),
-        ),
+        table::SESSIONS => session_of(&mut fields)?,
         table::TICKET => Key::Ticket(fields.array()?),
         table::TICKETS_OF => Key::TicketOf(SessionId::new(fields.u64()?), fields.array()?),
         table::LAYER_USERS => Key::LayerUser(
@@ -141,6 +139,7 @@ pub fn decode(key: &[u8]) -> Result<Key, KeyError> {
         table::CALL => Key::Call(TenantId::new(fields.u64()?), fields.array()?),
         table::CALL_TOTAL => Key::CallTotal(TenantId::new(fields.u64()?), fields.u8()?),
         table::LEASE | table::NOTICE => gateway(table, &mut fields)?,
+        table::EXPIRY => expiry(&mut fields)?,
         table::PLACE | table::BODY | table::PACK | table::SHARED => shared(table, &mut fields)?,
         table::REF => {
             let workspace = WorkspaceId::new(fields.u64()?);
@@ -205,6 +204,22 @@ fn shared(table: u8, fields: &mut KeyReader<'_>) -> Result<Key, KeyError> {
             _ => return Err(KeyError::WrongTable),
         },
     })
+}
+
+fn session_of(fields: &mut KeyReader<'_>) -> Result<Key, KeyError> {
+    Ok(Key::SessionOf(
+        TenantId::new(fields.u64()?),
+        WorkspaceId::new(fields.u64()?),
+        SessionId::new(fields.u64()?),
+    ))
+}
+
+fn expiry(fields: &mut KeyReader<'_>) -> Result<Key, KeyError> {
+    Ok(Key::Expiry(
+        fields.time()?,
+        TenantId::new(fields.u64()?),
+        SessionId::new(fields.u64()?),
+    ))
 }
 
 fn gateway(table: u8, fields: &mut KeyReader<'_>) -> Result<Key, KeyError> {
@@ -274,6 +289,7 @@ mod tests {
             Key::Deletion(workspace) => deletion(*workspace),
             Key::Call(tenant, hash) => call(*tenant, hash),
             Key::CallTotal(tenant, what) => call_total(*tenant, *what),
+            Key::Expiry(time, tenant, session) => super::super::expiry(*time, *tenant, *session),
             Key::Lease(gateway) => lease(*gateway),
             Key::Notice(gateway, session) => notice(*gateway, *session),
             Key::Place(domain, chunk) => place(*domain, *chunk),
@@ -338,6 +354,7 @@ mod tests {
             Key::Deletion(workspace),
             Key::Call(tenant, [12; 32]),
             Key::CallTotal(tenant, 1),
+            Key::Expiry(Timestamp::new(14, 15), tenant, session),
             Key::Lease(GatewayId::new(13)),
             Key::Notice(GatewayId::new(13), session),
             Key::Place(DomainId::new(1), ChunkId::new([1; 32])),

@@ -1,50 +1,23 @@
 //! What an engine counts of its calls. `docs/metrics.md` lists it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+
+use base::Histogram;
 
 use super::KvError;
 
 /// Counts of an engine's calls. All only grow.
 #[derive(Debug, Default)]
 pub struct KvCalls {
-    /// Reads and questions for the read version.
-    pub reads: CallCount,
-    /// Commits of what writes.
-    pub commits: CallCount,
+    /// Reads and questions for the read version, and how long they took; with those that failed.
+    pub reads: Histogram,
+    /// Commits of what writes, likewise.
+    pub commits: Histogram,
     conflicts: AtomicU64,
     too_old: AtomicU64,
     unknown: AtomicU64,
     unavailable: AtomicU64,
     refused: AtomicU64,
-}
-
-/// How many calls of a kind there were, and how long they took together.
-#[derive(Debug, Default)]
-pub struct CallCount {
-    calls: AtomicU64,
-    micros: AtomicU64,
-}
-
-impl CallCount {
-    /// Counts a call that took `took`.
-    pub fn add(&self, took: Duration) {
-        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        self.calls.fetch_add(1, Ordering::Relaxed);
-        self.micros.fetch_add(micros, Ordering::Relaxed);
-    }
-
-    /// Calls, with those that failed.
-    #[must_use]
-    pub fn calls(&self) -> u64 {
-        self.calls.load(Ordering::Relaxed)
-    }
-
-    /// Microseconds that they took together.
-    #[must_use]
-    pub fn micros(&self) -> u64 {
-        self.micros.load(Ordering::Relaxed)
-    }
 }
 
 impl KvCalls {

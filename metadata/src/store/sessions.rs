@@ -8,7 +8,7 @@ use super::history::{CommitInfo, is_logged, require_commit, write_operation};
 use super::tickets::{NewTicket, TICKETS_READ_MAX, hash_in_index, write_ticket};
 use super::{Store, StoreError, damaged};
 use crate::image::{InodeNumbers, Totals, Usage};
-use crate::keyspace;
+use crate::keyspace::{self, Key};
 use crate::kv::{Isolation, KeyRange, RangeLimit, Transaction, pairs_of};
 use crate::layers::LayerId;
 use crate::record::operation::{Action, Actor, OperationRecord};
@@ -134,16 +134,15 @@ impl Store {
             created: now,
             expires: open.ttl_seconds.map(|seconds| now.plus_seconds(seconds)),
         };
+        let expires = record.expires;
         let ticket = NewTicket {
-            expires: record.expires,
+            expires,
             ..NewTicket::of(id)
         };
         let text = self.ticket_text();
         let flush = first_flush(usage);
-        let action = Action::SessionOpened {
-            session: id,
-            commit,
-        };
+        let session = id;
+        let action = Action::SessionOpened { session, commit };
         let log = self.logged(&record.agent, &record.run, action);
         let (kept, kept_ticket, kept_text) = (&record, &ticket, text.as_str());
         let (log, operation) = (&log, self.new_operation());
@@ -173,6 +172,7 @@ impl Store {
                     txn.set(&keyspace::session_flush(id), &flush.encode());
                 }
                 txn.set(&keyspace::session_of(tenant, kept.workspace, id), &[]);
+                write_expiry(txn, tenant, id, kept.expires);
                 write_ticket(txn, kept_ticket, kept_text);
                 write_operation(txn, kept.workspace, operation, now, log);
                 Ok(opened())
@@ -350,6 +350,7 @@ impl Store {
                 txn.set(&keyspace::session_meta(id), &record.encode());
                 txn.set(&keyspace::session_flush(id), &flush.encode());
                 txn.set(&keyspace::session_of(tenant, record.workspace, id), &[]);
+                write_expiry(txn, tenant, id, record.expires);
                 for layer in &record.frozen {
                     let user = keyspace::layer_user(layer.session, layer.generation, id);
                     txn.set(&user, &[]);
@@ -503,28 +504,17 @@ impl Store {
         &self,
         after: Option<SessionPosition>,
     ) -> Result<ExpiredPage, StoreError> {
-        let mut range = keyspace::sessions_of_all();
+        let mut range = keyspace::expired_until(self.clock.wall());
         if let Some(SessionPosition(key)) = after {
             range.start = KeyRange::key(&key).end;
         }
         // A look that only says what to close; closing reads again.
         let page = self.page(&range, RangeLimit::pairs(PAGE)).await?;
-        let now = self.clock.wall();
         let mut expired = Vec::new();
         for (key, _) in &page.pairs {
-            let Ok((tenant, _, id)) = keyspace::decode_session_of(key) else {
-                tracing::warn!("key in the index of sessions is damaged");
-                continue;
-            };
-            let found = match self.read(&keyspace::session_meta(id), "session").await {
-                Ok(found) => found,
-                Err(StoreError::NotFound { .. }) => continue,
-                Err(error) => return Err(error),
-            };
-            match SessionRecord::decode(&found) {
-                Ok(record) if record.is_expired(now) => expired.push((tenant, id)),
-                Ok(_) => {}
-                Err(error) => tracing::warn!(session = %id, %error, "read session"),
+            match keyspace::decode(key) {
+                Ok(Key::Expiry(_, tenant, id)) => expired.push((tenant, id)),
+                _ => tracing::warn!("key in the index of expiries is damaged"),
             }
         }
         let last = page.pairs.last().filter(|_| page.more);
@@ -546,7 +536,8 @@ impl Store {
     /// Not cancel-safe: closing again finishes it.
     pub async fn close_session(&self, tenant: TenantId, id: SessionId) -> Result<(), StoreError> {
         let info = self.session(tenant, id).await?;
-        let workspace = info.record.workspace;
+        // That does not change.
+        let (workspace, expires) = (info.record.workspace, info.record.expires);
         let action = Action::SessionClosed {
             session: id,
             commit: None,
@@ -585,6 +576,9 @@ impl Store {
                 // that is gone.
                 txn.clear_range(&keyspace::session_all(id));
                 txn.clear(&keyspace::session_of(tenant, workspace, id));
+                if let Some(expires) = expires {
+                    txn.clear(&keyspace::expiry(expires, tenant, id));
+                }
                 txn.clear_range(&keyspace::tickets_of(id));
                 for (key, _) in tickets {
                     txn.clear(&keyspace::ticket(&hash_in_index(&key)?));
@@ -601,6 +595,18 @@ impl SessionInfo {
     #[must_use]
     pub fn is_expired(&self, now: Timestamp) -> bool {
         self.record.is_expired(now)
+    }
+}
+
+/// Puts a session where it is found when it has ended.
+pub(super) fn write_expiry(
+    txn: &mut dyn Transaction,
+    tenant: TenantId,
+    id: SessionId,
+    expires: Option<Timestamp>,
+) {
+    if let Some(expires) = expires {
+        txn.set(&keyspace::expiry(expires, tenant, id), &[]);
     }
 }
 

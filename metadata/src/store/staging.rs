@@ -7,7 +7,7 @@ use base::{CommitId, SessionId, TenantId, WorkspaceId};
 
 use super::deletion::require_workspace;
 use super::history::{is_logged, require_commit, write_operation};
-use super::sessions::require_session;
+use super::sessions::{require_session, write_expiry};
 use super::{Store, StoreError};
 use crate::keyspace;
 use crate::record::operation::Action;
@@ -78,6 +78,7 @@ impl Store {
                     }
                     txn.set(&keyspace::session_meta(id), &kept.encode());
                     txn.set(&keyspace::session_of(tenant, workspace, id), &[]);
+                    write_expiry(txn, tenant, id, kept.expires);
                     write_operation(txn, workspace, operation, now, log);
                     Ok::<(), StoreError>(())
                 })

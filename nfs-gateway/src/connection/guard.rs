@@ -1,10 +1,15 @@
-//! What is owed for a call.
+//! A call in flight, and its answer.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use base::SessionId;
+use bytes::Bytes;
+
 use super::Connection;
+use crate::calls::Asked;
+use crate::wire::outcome::Outcome;
 use crate::wire::reply::Reply;
 
 /// A call that has been taken and not answered. Whoever holds it owes the reply, once; dropping it
@@ -15,15 +20,28 @@ pub struct CallGuard {
     held_bytes: usize,
     /// Until when another gateway may take to answer, once it is asked.
     deadline: Option<Duration>,
+    /// Until it has been counted.
+    asked: Option<Asked>,
+}
+
+/// The reply to a call that has been counted as answered: from [`CallGuard::answer`].
+#[derive(Debug)]
+pub struct Answer(Reply);
+
+impl Answer {
+    pub(crate) fn into_reply(self) -> Reply {
+        self.0
+    }
 }
 
 impl CallGuard {
-    pub(super) fn new(connection: &Arc<Connection>, record_bytes: usize) -> Self {
+    pub(super) fn new(connection: &Arc<Connection>, record: &Bytes) -> Self {
         connection.calls.fetch_add(1, Ordering::SeqCst);
-        connection.charge(record_bytes);
+        connection.charge(record.len());
         Self {
+            asked: Some(Asked::new(record, connection.shared.clock.as_ref())),
             connection: Arc::clone(connection),
-            held_bytes: record_bytes,
+            held_bytes: record.len(),
             deadline: None,
         }
     }
@@ -36,6 +54,20 @@ impl CallGuard {
     /// Whether that time is over.
     pub(crate) fn is_late(&self, now: Duration) -> bool {
         self.deadline.is_some_and(|deadline| now >= deadline)
+    }
+
+    /// Notes whose files the call is about, for logs.
+    pub(crate) fn note_session(&mut self, session: SessionId) {
+        if let Some(asked) = &mut self.asked {
+            asked.session = Some(session);
+        }
+    }
+
+    /// Notes that another gateway was asked, for logs.
+    pub(crate) fn note_passed_on(&mut self) {
+        if let Some(asked) = &mut self.asked {
+            asked.is_passed_on = true;
+        }
     }
 
     /// Where the call came from and its reply goes.
@@ -52,19 +84,35 @@ impl CallGuard {
     }
 
     /// Answers the call, from any thread.
-    pub fn send(self, reply: Reply) {
+    pub fn send(mut self, reply: Reply) {
+        self.count(reply.outcome());
         let bytes = reply.wire_bytes();
         self.connection.send(bytes, std::iter::once(reply));
+    }
+
+    /// Ends the call with a reply that is sent by whoever asked for the answer: the connection's own
+    /// task, see [`Service::call`](crate::Service::call).
+    #[must_use]
+    pub fn answer(mut self, reply: Reply) -> Answer {
+        self.count(reply.outcome());
+        Answer(reply)
     }
 
     /// Closes the connection, see [`Connection::close`].
     pub fn close(self) {
         self.connection.close();
     }
+
+    fn count(&mut self, outcome: Outcome) {
+        if let Some(asked) = self.asked.take() {
+            asked.end(&self.connection, outcome);
+        }
+    }
 }
 
 impl Drop for CallGuard {
     fn drop(&mut self) {
+        self.count(Outcome::HUNG_UP);
         self.connection.calls.fetch_sub(1, Ordering::SeqCst);
         self.connection.release(self.held_bytes);
         self.connection.wake_task();

@@ -8,6 +8,7 @@ use tokio::net::TcpListener;
 use super::*;
 
 mod balancers;
+mod counting;
 
 use crate::counters::TransportCounters;
 use crate::gate::Gate;
@@ -43,7 +44,7 @@ struct Puppet {
 }
 
 impl Service for Puppet {
-    fn call(self: &Arc<Self>, record: Bytes, mut guard: CallGuard) -> Option<Reply> {
+    fn call(self: &Arc<Self>, record: Bytes, mut guard: CallGuard) -> Option<Answer> {
         self.taken.fetch_add(1, Ordering::SeqCst);
         let word = |at: usize| Some(u32::from_be_bytes(*record.get(at..)?.first_chunk()?));
         let (Some(xid), Some(what)) = (word(0), word(4)) else {
@@ -51,7 +52,7 @@ impl Service for Puppet {
             return None;
         };
         match what {
-            ECHO => Some(rpc::success(xid).finish()),
+            ECHO => Some(guard.answer(rpc::success(xid).finish())),
             HOLD | READ => {
                 guard.reserve(self.reply_bytes(&record));
                 self.held.lock().push((xid, guard));
@@ -59,7 +60,8 @@ impl Service for Puppet {
             }
             BIG => {
                 let data = Bytes::from(vec![1; MEBIBYTE]);
-                Some(rpc::success(xid).finish_with([data].into_iter().collect()))
+                let reply = rpc::success(xid).finish_with([data].into_iter().collect());
+                Some(guard.answer(reply))
             }
             CLOSE => {
                 guard.close();
@@ -67,7 +69,8 @@ impl Service for Puppet {
             }
             SIZED.. => {
                 let data = Bytes::from(vec![1; usize::try_from(what).unwrap() * 1024]);
-                Some(rpc::success(xid).finish_with([data].into_iter().collect()))
+                let reply = rpc::success(xid).finish_with([data].into_iter().collect());
+                Some(guard.answer(reply))
             }
             _ => panic!("as announced"),
         }
@@ -102,6 +105,10 @@ async fn serve(limits: ServerLimits) -> Fixture {
 
 /// A server that takes those in `networks` for balancers.
 async fn serve_behind(networks: &[&str], limits: ServerLimits) -> Fixture {
+    serve_at(networks, limits, Arc::new(SystemClock::new())).await
+}
+
+async fn serve_at(networks: &[&str], limits: ServerLimits, clock: Arc<dyn Clock>) -> Fixture {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let service = Arc::new(Puppet::default());
@@ -111,7 +118,7 @@ async fn serve_behind(networks: &[&str], limits: ServerLimits) -> Fixture {
         Arc::clone(&service),
         limits,
         Arc::clone(&counters),
-        Arc::new(SystemClock::new()),
+        clock,
         tasks.clone(),
     );
     let networks = networks.iter().map(|it| it.parse().unwrap()).collect();

@@ -39,7 +39,7 @@ impl Gateway {
             return self.sessions_in_memory();
         }
         let mut sessions = self.open_sessions();
-        while !sessions.is_empty() {
+        while !sessions.is_empty() && !self.tasks.is_shutting_down() {
             let some = sessions.split_off(sessions.len().saturating_sub(AT_A_TIME));
             let leaving = some.iter().map(|session| self.part_with(session));
             for (session, is_gone) in some.iter().zip(join_all(leaving).await) {
@@ -77,7 +77,8 @@ impl Gateway {
             if session.retire_if_unused() {
                 return true;
             }
-            if self.clock.monotonic().saturating_sub(began) > SESSION_PATIENCE {
+            let is_over = self.clock.monotonic().saturating_sub(began) > SESSION_PATIENCE;
+            if is_over || self.tasks.is_shutting_down() {
                 return false;
             }
             self.clock.sleep(LOOK_PAUSE).await;
@@ -88,8 +89,11 @@ impl Gateway {
     /// when it answers no more calls.
     pub(crate) async fn leave(&self) {
         let Some(fleet) = &self.fleet else { return };
+        fleet.renewals.begin_shutdown();
+        fleet.renewals.join().await;
         fleet.holds_until_ms.store(0, Ordering::SeqCst);
         let member = fleet.member.lock().await;
+        fleet.has_left.store(true, Ordering::SeqCst);
         if let Err(error) = member.leave(self.kv.as_ref()).await {
             tracing::warn!(%error, "the lease was not removed: others wait until it has lapsed");
         }

@@ -19,7 +19,7 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::ReadHalf;
 use tokio::sync::mpsc;
 
-use super::Route;
+use super::{Fleet, Route};
 use crate::connection::{CallGuard, Connection};
 use crate::gateway::Gateway;
 use crate::wire::proxy;
@@ -31,6 +31,9 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A link without calls is closed after this time.
 const IDLE: Duration = Duration::from_secs(60);
+
+/// A link on which something was asked and nothing is heard for so many leases is given up.
+const SILENT_LEASES: u32 = 4;
 
 /// How often a link looks at its calls' deadlines.
 const TICK: Duration = Duration::from_millis(500);
@@ -48,6 +51,8 @@ pub(crate) struct Passed {
     pub(crate) record: Bytes,
     /// Where its reply goes.
     pub(crate) guard: CallGuard,
+    /// When it was passed on.
+    pub(crate) since: Duration,
 }
 
 /// The client's connection, and the gateway.
@@ -98,6 +103,8 @@ impl Links {
             number,
             client,
             calls,
+            is_heard: false,
+            silent_since: gateway.clock.monotonic(),
             asked: HashMap::new(),
         };
         gateway.tasks.spawn(link.run());
@@ -130,6 +137,10 @@ struct Link {
     /// Whose calls they are.
     client: Weak<Connection>,
     calls: mpsc::Receiver<Passed>,
+    /// A reply has come.
+    is_heard: bool,
+    /// When the last reply came, or something was asked after all had been answered.
+    silent_since: Duration,
     /// By transaction id; several if a client uses one for several calls.
     asked: HashMap<u32, VecDeque<Passed>>,
 }
@@ -145,7 +156,9 @@ impl Link {
         if let Some(fleet) = &gateway.fleet {
             fleet.links.close(self.key, self.number);
             let now = gateway.clock.monotonic();
-            fleet.tried(self.route.gateway, now, end != End::Unreachable);
+            if end == End::Unreachable {
+                fleet.tried(self.route.gateway, now, false);
+            }
         }
         let mut back: Vec<Passed> = self.asked.drain().flat_map(|(_, calls)| calls).collect();
         while let Ok(call) = self.calls.try_recv() {
@@ -169,7 +182,7 @@ impl Link {
                 End::Closed | End::Idle => AGAIN_PAUSE,
             })
             .await;
-        for Passed { record, guard } in back {
+        for Passed { record, guard, .. } in back {
             gateway.redispatch(&record, guard);
         }
     }
@@ -228,6 +241,9 @@ impl Link {
                     if self.is_dead(now) {
                         return End::Closed;
                     }
+                    if self.is_silent(now) {
+                        return End::Unreachable;
+                    }
                     let is_idle = now.saturating_sub(used) > IDLE;
                     if self.asked.is_empty() && (is_idle || self.is_left()) {
                         return End::Idle;
@@ -236,6 +252,25 @@ impl Link {
                 }
             }
         }
+    }
+
+    /// Takes note of a reply: the gateway is reached.
+    fn heard(&mut self) {
+        let now = self.gateway.clock.monotonic();
+        self.silent_since = now;
+        if !std::mem::replace(&mut self.is_heard, true)
+            && let Some(fleet) = &self.gateway.fleet
+        {
+            fleet.tried(self.route.gateway, now, true);
+        }
+    }
+
+    /// Whether nothing has been heard for long, though something was asked: what is sent does not arrive,
+    /// or its replies do not. A call that is slow is asked again, which does no harm.
+    fn is_silent(&self, now: Duration) -> bool {
+        let lease = self.gateway.fleet.as_ref().map(Fleet::lease);
+        let patience = lease.unwrap_or_default().saturating_mul(SILENT_LEASES);
+        !self.asked.is_empty() && now.saturating_sub(self.silent_since) > patience
     }
 
     /// Whether the client's connection has ended.
@@ -259,6 +294,9 @@ impl Link {
         let Some(xid) = xid(&call.record) else {
             return call.guard.close();
         };
+        if self.asked.is_empty() {
+            self.silent_since = self.gateway.clock.monotonic();
+        }
         sending.push(record::mark(call.record.len()));
         sending.push(call.record.clone());
         self.asked.entry(xid).or_default().push_back(call);
@@ -286,9 +324,13 @@ impl Link {
             if calls.is_empty() {
                 self.asked.remove(&xid);
             }
-            if let Some(call) = call {
+            if let Some(mut call) = call {
+                let took = self.gateway.clock.monotonic().saturating_sub(call.since);
+                self.gateway.counters.passed_on_took.observe(took);
+                call.guard.note_passed_on();
                 call.guard.send(Reply::of_record(record));
             }
+            self.heard();
         }
     }
 
@@ -297,7 +339,8 @@ impl Link {
         self.asked.retain(|_, calls| {
             let is_late = |call: &Passed| call.guard.is_late(now);
             if calls.iter().any(is_late) {
-                for call in calls.drain(..) {
+                for mut call in calls.drain(..) {
+                    call.guard.note_passed_on();
                     call.guard.close();
                 }
             }

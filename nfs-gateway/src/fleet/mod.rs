@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use base::simulation::{Rule, is_kept};
-use base::{Clock, GatewayId, SessionId};
+use base::{Clock, GatewayId, SessionId, Tasks};
 use metadata::fleet::{self, FleetError, Member, Peer, RENEWALS_PER_LEASE, Sightings};
 use metadata::record::gateway::{GatewayState, LeaseRecord};
 use parking_lot::{Mutex, RwLock};
@@ -35,6 +35,9 @@ pub const LEASE_DEFAULT: Duration = Duration::from_secs(2);
 /// For how long a call waits for this gateway's lease, or for another gateway, before its connection is
 /// closed.
 pub(crate) const CALL_PATIENCE: Duration = Duration::from_secs(20);
+
+/// What is waited for is looked at so many times in the length of a lease.
+const LOOKS_PER_LEASE: u32 = 32;
 
 /// A gateway that cannot be reached for so many leases, but lives, loses the sessions that are asked for.
 const UNREACHABLE_LEASES: u32 = 4;
@@ -74,6 +77,10 @@ pub(crate) struct Fleet {
     /// Wakes the task that renews.
     hurry: Notify,
     draining: AtomicBool,
+    /// The lease was removed, and is not made again.
+    has_left: AtomicBool,
+    /// Renews the lease, for longer than all else goes on.
+    renewals: Tasks,
     troubles: Mutex<HashMap<GatewayId, Trouble>>,
     links: Links,
 }
@@ -108,9 +115,16 @@ impl Fleet {
             renewed: Notify::new(),
             hurry: Notify::new(),
             draining: AtomicBool::new(false),
+            has_left: AtomicBool::new(false),
+            renewals: Tasks::new(),
             troubles: Mutex::new(HashMap::new()),
             links: Links::default(),
         }
+    }
+
+    /// How long a lease is.
+    pub(crate) fn lease(&self) -> Duration {
+        self.lease
     }
 
     /// Whether calls may be answered from memory now.
@@ -175,11 +189,19 @@ impl Gateway {
         let Some(fleet) = &self.fleet else {
             return Ok(());
         };
-        self.renew(fleet).await?;
+        let began = self.clock.monotonic();
+        while let Err(error) = self.renew(fleet).await {
+            let is_over = self.clock.monotonic().saturating_sub(began) > CALL_PATIENCE;
+            if is_over || matches!(error, FleetError::Record(_)) {
+                return Err(error);
+            }
+            tracing::debug!(%error, "joining is tried again");
+            self.clock.sleep(fleet.lease / LOOKS_PER_LEASE).await;
+        }
         let gateway = Arc::downgrade(self);
-        let (clock, tasks) = (Arc::clone(&self.clock), self.tasks.clone());
+        let (clock, tasks) = (Arc::clone(&self.clock), fleet.renewals.clone());
         let pause = fleet.lease / RENEWALS_PER_LEASE;
-        self.tasks.spawn(async move {
+        fleet.renewals.spawn(async move {
             loop {
                 let Some(gateway) = gateway.upgrade() else {
                     return;
@@ -203,6 +225,9 @@ impl Gateway {
     /// Renews the lease, and does what that brings with it.
     async fn renew(self: &Arc<Self>, fleet: &Fleet) -> Result<(), FleetError> {
         let mut member = fleet.member.lock().await;
+        if fleet.has_left.load(Ordering::SeqCst) {
+            return Ok(());
+        }
         let state = match fleet.is_draining() {
             true => GatewayState::Draining,
             false => GatewayState::Serving,
@@ -251,7 +276,7 @@ impl Gateway {
 
     /// Gives up the sessions that are not ours any more.
     async fn look_into_sessions(self: &Arc<Self>) -> Result<(), FleetError> {
-        let sessions = self.open_sessions();
+        let sessions = self.held_sessions();
         let ids: Vec<SessionId> = sessions.iter().map(|session| session.id()).collect();
         let owners = fleet::owners(self.kv.as_ref(), &ids).await?;
         for (session, owner) in sessions.iter().zip(owners) {

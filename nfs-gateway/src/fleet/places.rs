@@ -11,13 +11,10 @@ use metadata::kv::KvError;
 use metadata::record::gateway::{GatewayState, LeaseRecord};
 use metadata::session::{Notice, OwnError, Owned, Taker, take_over};
 
-use super::{CALL_PATIENCE, Fleet, Passed};
+use super::{CALL_PATIENCE, Fleet, LOOKS_PER_LEASE, Passed};
 use crate::connection::CallGuard;
 use crate::gateway::Gateway;
 use crate::session::Session;
-
-/// A notice is looked at so many times in the length of a lease.
-const LOOKS_PER_LEASE: u32 = 32;
 
 /// Where a session's calls go.
 #[derive(Clone, Debug)]
@@ -178,7 +175,12 @@ impl Gateway {
             return guard.close();
         }
         self.counters.passed_on.count();
-        fleet.links.send(&gateway, route, Passed { record, guard });
+        let passed = Passed {
+            record,
+            guard,
+            since: now,
+        };
+        fleet.links.send(&gateway, route, passed);
     }
 }
 

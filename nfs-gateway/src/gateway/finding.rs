@@ -8,7 +8,7 @@ use base::simulation::{Rule, is_kept};
 use bytes::Bytes;
 use metadata::kv::KvError;
 use metadata::session::OwnError;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
 use super::{Gateway, decode_request, stale};
 use crate::connection::CallGuard;
@@ -34,7 +34,7 @@ pub(super) enum Slot {
     Elsewhere(Route),
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Opening {
     pub(super) waiting: Vec<(Bytes, CallGuard)>,
     done: Arc<Notify>,
@@ -43,6 +43,33 @@ pub(super) struct Opening {
     is_void: bool,
     /// The lapses of the lease when it began. After a further one it is void, too.
     lapses: u64,
+    /// The session, while it is let go of.
+    leaving: Option<Arc<Session>>,
+}
+
+impl Drop for Opening {
+    /// Whoever still waits when nobody fills the place any more is not left waiting.
+    fn drop(&mut self) {
+        self.done.notify_waiters();
+        for (_, guard) in self.waiting.drain(..) {
+            guard.close();
+        }
+    }
+}
+
+/// Empties the place where calls wait if who was to fill it does not come to that.
+struct Filling {
+    gateway: Arc<Gateway>,
+    id: SessionId,
+    is_filled: bool,
+}
+
+impl Drop for Filling {
+    fn drop(&mut self) {
+        if !self.is_filled {
+            drop(self.gateway.fill(self.id, None));
+        }
+    }
 }
 
 impl Gateway {
@@ -51,13 +78,35 @@ impl Gateway {
         let mut sessions = self.sessions.write();
         match sessions.get_mut(&id) {
             Some(Slot::Open(session)) => return Some(Arc::clone(session)),
-            Some(Slot::Opening(opening)) => opening.is_void = true,
+            Some(Slot::Opening(opening)) => {
+                opening.is_void = true;
+                return opening.leaving.clone();
+            }
             Some(Slot::Elsewhere(_)) => {
                 sessions.remove(&id);
             }
             None => {}
         }
         None
+    }
+
+    /// Forgets where a session is, if it is not here.
+    pub(crate) fn forget_route(&self, id: SessionId) {
+        let mut sessions = self.sessions.write();
+        if let Some(Slot::Elsewhere(_)) = sessions.get(&id) {
+            sessions.remove(&id);
+        }
+    }
+
+    /// The sessions in memory, also those that are being let go of.
+    pub(crate) fn held_sessions(&self) -> Vec<Arc<Session>> {
+        let sessions = self.sessions.read();
+        let held = sessions.values().filter_map(|slot| match slot {
+            Slot::Open(session) => Some(Arc::clone(session)),
+            Slot::Opening(opening) => opening.leaving.clone(),
+            Slot::Elsewhere(_) => None,
+        });
+        held.collect()
     }
 
     /// Forgets where sessions are.
@@ -74,12 +123,16 @@ impl Gateway {
         if !matches!(slot, Slot::Open(open) if Arc::ptr_eq(open, session)) {
             return false;
         }
-        *slot = Slot::Opening(self.opening(Vec::new()));
+        let mut opening = self.opening(Vec::new());
+        opening.leaving = Some(Arc::clone(session));
+        *slot = Slot::Opening(opening);
         true
     }
 
-    /// Calls that have waited are asked again: here if the session was kept, else of whoever has it.
+    /// Calls that have waited are asked again: here if the session was kept, else of whoever has it. What
+    /// was lost meanwhile is not kept.
     pub(crate) fn end_leaving(self: &Arc<Self>, id: SessionId, kept: Option<Arc<Session>>) {
+        let kept = kept.filter(|session| !session.is_lost());
         let waiting = self.fill(id, kept.map(Slot::Open));
         for (record, guard) in waiting {
             self.redispatch(&record, guard);
@@ -90,8 +143,10 @@ impl Gateway {
         let lapses = self.fleet.as_ref().map_or(0, Fleet::lapses);
         Opening {
             waiting,
+            done: Arc::default(),
+            is_void: false,
             lapses,
-            ..Opening::default()
+            leaving: None,
         }
     }
 
@@ -103,10 +158,7 @@ impl Gateway {
             None => sessions.remove(&id),
         };
         match before {
-            Some(Slot::Opening(opening)) => {
-                opening.done.notify_waiters();
-                opening.waiting
-            }
+            Some(Slot::Opening(mut opening)) => std::mem::take(&mut opening.waiting),
             _ => Vec::new(),
         }
     }
@@ -134,16 +186,28 @@ impl Gateway {
                     self.clock.sleep(pause).await;
                     pause = (pause * 2).min(TAKEOVER_PAUSE_MAX);
                 }
-                result => return result,
+                result => {
+                    if matches!(result, Ok(Place::Here(_))) {
+                        let took = self.clock.monotonic().saturating_sub(began);
+                        self.counters.takeover_took.observe(took);
+                    }
+                    return result;
+                }
             }
         }
     }
 
     /// Looks for a session in whose place calls wait, and lets them go on.
     async fn settle(self: &Arc<Self>, id: SessionId, insists: bool) -> Result<Place, OwnError> {
+        let mut filling = Filling {
+            gateway: Arc::clone(self),
+            id,
+            is_filled: false,
+        };
         loop {
             let result = self.look_for(id, insists).await;
             if let Some(result) = self.settled(id, result) {
+                filling.is_filled = true;
                 return result;
             }
         }
@@ -174,10 +238,7 @@ impl Gateway {
                 None => sessions.remove(&id),
             };
             match before {
-                Some(Slot::Opening(opening)) => {
-                    opening.done.notify_waiters();
-                    opening.waiting
-                }
+                Some(Slot::Opening(mut opening)) => std::mem::take(&mut opening.waiting),
                 _ => Vec::new(),
             }
         };
@@ -246,9 +307,27 @@ impl Gateway {
             };
             match opening {
                 Some(done) => done.await,
-                None => return self.settle(id, insists).await,
+                None => return self.settle_aside(id, insists).await,
             }
         }
+    }
+
+    /// Settles a place as a task of its own: others wait for it, also if who began it is gone.
+    async fn settle_aside(
+        self: &Arc<Self>,
+        id: SessionId,
+        insists: bool,
+    ) -> Result<Place, OwnError> {
+        let (tell, told) = oneshot::channel();
+        let gateway = Arc::clone(self);
+        self.tasks.spawn(async move {
+            // Nobody has to wait for it any more.
+            drop(tell.send(gateway.settle(id, insists).await));
+        });
+        told.await.unwrap_or_else(|_| {
+            let why = "the server is shutting down";
+            Err(OwnError::Kv(KvError::Unavailable(why.into())))
+        })
     }
 }
 

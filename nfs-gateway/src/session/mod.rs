@@ -10,6 +10,7 @@
 //! chunk store counts holds. Letting go of it settles the account with the gateway's budget
 //! (`state.rs`).
 
+mod ahead;
 mod changing;
 mod exchange;
 mod flush;
@@ -37,7 +38,7 @@ use metadata::record::session::{Identity, SessionRecord};
 use metadata::session::{Fence, Owned};
 use parking_lot::Mutex;
 
-use crate::connection::CallGuard;
+use crate::connection::{Answer, CallGuard};
 use crate::gateway::Shared;
 use crate::handle::{FileHandle, Selector};
 use crate::procedures::{self, Objects, Scope, Space, Stable, Step, View};
@@ -75,6 +76,7 @@ pub(crate) struct Session {
     view: View,
     state: Mutex<State>,
     loaders: Loaders,
+    readers: ahead::Readers,
     /// Held while layers are folded.
     folding: tokio::sync::Mutex<()>,
     /// Held while the image is exchanged, and while a conflict is resolved.
@@ -185,6 +187,7 @@ impl Session {
             view,
             state: Mutex::new(state),
             loaders: Loaders::new(),
+            readers: ahead::Readers::new(),
             folding: tokio::sync::Mutex::new(()),
             exchanging: tokio::sync::Mutex::new(()),
             released: tokio::sync::Notify::new(),
@@ -224,7 +227,7 @@ impl Session {
         self: &Arc<Self>,
         request: &Request<'_>,
         guard: CallGuard,
-    ) -> Option<Reply> {
+    ) -> Option<Answer> {
         let record = request.record;
         let to = match self.arrive(request, guard) {
             Ok(to) => to,
@@ -235,7 +238,7 @@ impl Session {
             return None;
         }
         match self.attempt(request, to) {
-            Attempt::Reply(reply, Recipient::Direct(_)) => Some(reply),
+            Attempt::Reply(reply, Recipient::Direct(guard)) => Some(guard.answer(reply)),
             Attempt::Reply(reply, to) => {
                 self.deliver(reply, to);
                 None
@@ -253,7 +256,7 @@ impl Session {
     }
 
     /// Looks a call up among those that ran or run. `Err` is the answer to a copy.
-    fn arrive(&self, request: &Request<'_>, guard: CallGuard) -> Result<Recipient, Option<Reply>> {
+    fn arrive(&self, request: &Request<'_>, guard: CallGuard) -> Result<Recipient, Option<Answer>> {
         if !is_tracked(request.nfs) {
             return Ok(Recipient::Direct(guard));
         }
@@ -265,18 +268,22 @@ impl Session {
                 let store = !matches!(request.nfs, NfsCall::Write(_));
                 Ok(Recipient::Table { key, store })
             }
-            Arrival::Running => {
+            Arrival::Running { .. } => {
                 self.shared.counters.duplicates_running.count();
                 Err(None)
             }
-            Arrival::Done { result, loaded, .. } => {
+            Arrival::Done {
+                result,
+                loaded,
+                guard,
+            } => {
                 self.shared.counters.replayed.count();
                 if loaded {
                     self.shared.counters.replayed_from_store.count();
                     // Rare, and the proof that a crash was survived without doing a call twice.
                     tracing::info!(session = %self.view.session, xid, "call has its stored reply");
                 }
-                Err(Some(rpc::repeated(xid, &result)))
+                Err(Some(guard.answer(rpc::repeated(xid, &result))))
             }
         }
     }
@@ -385,6 +392,10 @@ impl Session {
         reading: Reading,
         to: Recipient,
     ) -> Attempt {
+        if let NfsCall::Read(args) = request.nfs {
+            let end = args.offset.saturating_add(u64::from(reading.read.count));
+            self.read_ahead(request.objects.first, args.offset..end);
+        }
         let cached = |id| self.shared.chunks.cached(self.domain, id);
         match writeback::payload(&reading.read.pieces, cached) {
             Ok(payload) => self.answer_read(request, &reading, payload, to),

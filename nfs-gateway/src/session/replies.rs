@@ -59,13 +59,16 @@ pub(crate) enum Arrival {
     /// Run it.
     New,
     /// It runs already; this copy's connection gets the reply.
-    Running,
+    Running {
+        /// An earlier copy, which gets none. Dropped without the session's lock.
+        _before: CallGuard,
+    },
     /// It ran; this is its result.
     Done {
         result: Bytes,
         loaded: bool,
-        /// Still counts the copy as in flight.
-        _guard: CallGuard,
+        /// The copy.
+        guard: CallGuard,
     },
 }
 
@@ -107,13 +110,13 @@ impl Calls {
             }
             Some(Known::Running(waiting)) => {
                 // The newest connection is the one that the client listens on.
-                *waiting = guard;
-                Arrival::Running
+                let _before = std::mem::replace(waiting, guard);
+                Arrival::Running { _before }
             }
             Some(Known::Done { result, loaded, .. }) => Arrival::Done {
                 result: result.clone(),
                 loaded: *loaded,
-                _guard: guard,
+                guard,
             },
         }
     }

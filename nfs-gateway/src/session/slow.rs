@@ -1,5 +1,6 @@
 //! Calls that memory cannot answer: what they miss is fetched, and they run again.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -277,7 +278,7 @@ impl Session {
         pieces: &[Piece],
         gone: &mut Option<ChunkId>,
     ) -> Result<Option<Payload>, FetchFailure> {
-        let mut fetched = std::collections::HashMap::new();
+        let mut fetched = self.fetch_at_once(pieces).await;
         let began = self.shared.clock.monotonic();
         for piece in pieces {
             let Piece::Chunk { id, .. } = piece else {
@@ -306,6 +307,26 @@ impl Session {
         }
         let payload = writeback::payload(pieces, |id| fetched.get(&id).cloned());
         payload.map(Some).map_err(|_| FetchFailure::Unavailable)
+    }
+
+    /// Fetches the chunks among `pieces` that are there, at the same time. What fails is left out.
+    async fn fetch_at_once(&self, pieces: &[Piece]) -> HashMap<ChunkId, Bytes> {
+        let ids: HashSet<ChunkId> = pieces
+            .iter()
+            .filter_map(|piece| match piece {
+                Piece::Chunk { id, .. } => Some(*id),
+                _ => None,
+            })
+            .collect();
+        if ids.len() < 2 {
+            return HashMap::new();
+        }
+        let fetches = ids.into_iter().map(|id| async move {
+            let content = self.shared.chunks.get(self.domain, id).await;
+            content.ok().map(|content| (id, content))
+        });
+        let fetched = futures_util::future::join_all(fetches).await;
+        fetched.into_iter().flatten().collect()
     }
 
     /// Stores a file's data until all of the write or commit is in the block map.

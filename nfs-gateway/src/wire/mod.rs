@@ -9,6 +9,7 @@
 pub mod args;
 pub mod mount;
 pub mod nfs3;
+pub mod outcome;
 pub mod procedure;
 pub mod proxy;
 pub mod record;

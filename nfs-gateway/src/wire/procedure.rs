@@ -164,6 +164,49 @@ pub enum Target {
 }
 
 impl Target {
+    /// How many there are.
+    pub const COUNT: usize = Procedure::ALL.len() + MountProcedure::ALL.len();
+
+    /// All of them, in the order of [`Target::index`].
+    pub fn all() -> impl Iterator<Item = Self> {
+        let nfs = Procedure::ALL.iter().copied().map(Self::Nfs);
+        nfs.chain(MountProcedure::ALL.iter().copied().map(Self::Mount))
+    }
+
+    /// Its place among all, from 0.
+    #[must_use]
+    pub fn index(self) -> usize {
+        let (first, number) = match self {
+            Self::Nfs(procedure) => (0, procedure.number()),
+            Self::Mount(procedure) => (Procedure::ALL.len(), procedure.number()),
+        };
+        first + usize::try_from(number).unwrap_or(0)
+    }
+
+    /// The name, in lower case, for logs and metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Nfs(procedure) => procedure.name(),
+            Self::Mount(procedure) => procedure.name(),
+        }
+    }
+
+    /// Whom the call in `record` is for, by the fixed part of its header; nothing if it is for nobody
+    /// here. The rest of the call may still be wrong.
+    #[must_use]
+    pub fn peek(record: &[u8]) -> Option<Self> {
+        let word = |at: usize| Some(u32::from_be_bytes(*record.get(at..)?.first_chunk()?));
+        let (message, procedure) = (word(4)?, word(20)?);
+        match (message, word(12)?, word(16)?) {
+            (0, NFS_PROGRAM, NFS_VERSION) => Procedure::from_number(procedure).map(Self::Nfs),
+            (0, MOUNT_PROGRAM, MOUNT_VERSION) => {
+                MountProcedure::from_number(procedure).map(Self::Mount)
+            }
+            _ => None,
+        }
+    }
+
     /// Whom `call` is for.
     ///
     /// # Errors
@@ -205,6 +248,24 @@ mod tests {
         }
         assert_eq!(Procedure::ALL.len(), 22);
         assert_eq!(MountProcedure::ALL.len(), 6);
+    }
+
+    #[test]
+    fn targets_are_numbered_and_found_in_records() {
+        for (at, target) in Target::all().enumerate() {
+            assert_eq!(target.index(), at);
+            let (program, procedure) = match target {
+                Target::Nfs(procedure) => (100_003, procedure.number()),
+                Target::Mount(procedure) => (100_005, procedure.number()),
+            };
+            let record = [9, 0, 2, program, 3, procedure].map(u32::to_be_bytes);
+            assert_eq!(Target::peek(&record.concat()), Some(target));
+            assert_eq!(Target::peek(&record.concat()[..23]), None);
+        }
+        assert_eq!(Target::all().count(), Target::COUNT);
+        for words in [[9, 1, 2, 100_003, 3, 1], [9, 0, 2, 100_227, 3, 1]] {
+            assert_eq!(Target::peek(&words.map(u32::to_be_bytes).concat()), None);
+        }
     }
 
     #[test]

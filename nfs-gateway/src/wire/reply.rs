@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use smallvec::SmallVec;
 
+use super::outcome::Outcome;
 use super::xdr::{Encode, XdrWriter, padding_bytes};
 
 /// Room a reply starts with, in bytes: most replies fit without growing.
@@ -127,6 +128,17 @@ impl Reply {
     #[must_use]
     pub fn body(&self) -> &[u8] {
         self.head.get(self.body_start..).unwrap_or_default()
+    }
+
+    /// What it tells its caller.
+    #[must_use]
+    pub fn outcome(&self) -> Outcome {
+        let made = self.head.get(MARK_BYTES..).unwrap_or_default();
+        match self.segments.first() {
+            // It came as a whole.
+            Some(record) if made.is_empty() => Outcome::of_message(record),
+            _ => Outcome::of_message(made),
+        }
     }
 
     /// The pieces to send, in order.

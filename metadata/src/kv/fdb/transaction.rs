@@ -67,7 +67,7 @@ impl FdbTransaction {
     /// Counts a call, and turns its error into one of the store.
     fn counted<T>(&self, since: Duration, result: Result<T, FdbError>) -> Result<T, KvError> {
         let now = self.shared.clock.monotonic();
-        self.shared.calls.reads.add(now.saturating_sub(since));
+        self.shared.calls.reads.observe(now.saturating_sub(since));
         result.map_err(|error| kv_error(error, Call::Read))
     }
 
@@ -250,7 +250,7 @@ impl FdbTransaction {
         let since = self.shared.clock.monotonic();
         let outcome = library.commit().await;
         let took = self.shared.clock.monotonic().saturating_sub(since);
-        self.shared.calls.commits.add(took);
+        self.shared.calls.commits.observe(took);
         let committed = outcome.map_err(|error| kv_error(FdbError::from(error), Call::Commit))?;
         // It has happened: whatever fails from here on must not say that it has not.
         let unknown = |_: FdbError| KvError::OutcomeUnknown;

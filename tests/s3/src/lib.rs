@@ -1,0 +1,1 @@
+//! The shared chunk store on a real S3 server. Its tests are all there is.
