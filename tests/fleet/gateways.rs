@@ -1,8 +1,8 @@
 //! The servers' side: one store, and gateways in processes of their own.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use base::simulation::Process;
@@ -121,12 +121,24 @@ pub(crate) struct Gateways {
     pub(crate) faulty: FaultyKv,
     chunks: Arc<FaultyStore>,
     setting: Setting,
+    /// Where gateways listen.
+    host: Ipv4Addr,
     rng: Rng,
     pace: Pace,
     pub(crate) lives: Vec<Option<Life>>,
     /// What gateways counted that are gone.
     ended: Counted,
     pub(crate) sessions: Vec<Opened>,
+}
+
+/// An address of its own on loopback for each world: what connects to a gateway that is gone must not reach
+/// one of another world, which has its port by now.
+fn host() -> Ipv4Addr {
+    static WORLDS: AtomicU32 = AtomicU32::new(0);
+    let world = WORLDS.fetch_add(1, Ordering::Relaxed);
+    let number = std::process::id().wrapping_mul(509).wrapping_add(world);
+    let [_, second, third, fourth] = number.to_be_bytes();
+    Ipv4Addr::new(127, second.clamp(1, 254), third, fourth.clamp(1, 254))
 }
 
 impl Gateways {
@@ -150,6 +162,7 @@ impl Gateways {
             clock,
             memory,
             faulty,
+            host: host(),
             rng: Rng::seeded(seed),
             pace: Pace::default(),
             lives: (0..setting.places).map(|_| None).collect(),
@@ -235,8 +248,8 @@ impl Gateways {
         let process = Process::new();
         let mut options = self.setting.gateway.clone();
         let life = self.run(async {
-            let nfs = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let peers = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let nfs = TcpListener::bind((self.host, 0)).await.unwrap();
+            let peers = TcpListener::bind((self.host, 0)).await.unwrap();
             let address = nfs.local_addr().unwrap();
             let relay = Relay::start(peers.local_addr().unwrap()).await;
             options.fleet = Some(FleetOptions {

@@ -36,7 +36,7 @@ pub(crate) struct Relay {
 impl Relay {
     /// Begins to carry what comes to `target`.
     pub(crate) async fn start(target: SocketAddr) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listener = TcpListener::bind((target.ip(), 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let (flow, seen) = watch::channel(Flow::Through);
         Tasks::new().spawn(carry(listener, target, seen));

@@ -90,7 +90,8 @@ impl Session {
                     if loading.is_none() {
                         loading = self.loaders.enter().await;
                     }
-                    match self.load_all(&misses).await {
+                    let loaded = self.load_all(&misses).await;
+                    match self.still_owns(loaded).await {
                         Ok(()) => self.attempt(&request, to),
                         Err(stop) => return self.stop(&request, &stop, to),
                     }
@@ -130,6 +131,16 @@ impl Session {
         }
         tracing::error!(session = %self.view.session, "a call needs more loads than anything should");
         self.hang_up(to);
+    }
+
+    /// What was loaded counts only if the lease holds: another owner may have folded the layers that were
+    /// read, and then there is nothing in them. If it does not hold it is waited for; a session that was
+    /// taken over meanwhile is lost then, and the call runs elsewhere.
+    async fn still_owns(&self, loaded: Result<(), Stop>) -> Result<(), Stop> {
+        if !self.shared.wait_for_lease().await {
+            return Err(Stop::HangUp);
+        }
+        if self.lock().lost { Ok(()) } else { loaded }
     }
 
     /// Runs a reading operation, loading what it misses. `None` if the store fails for long.
