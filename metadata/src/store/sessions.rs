@@ -536,8 +536,7 @@ impl Store {
     /// Not cancel-safe: closing again finishes it.
     pub async fn close_session(&self, tenant: TenantId, id: SessionId) -> Result<(), StoreError> {
         let info = self.session(tenant, id).await?;
-        // That does not change.
-        let (workspace, expires) = (info.record.workspace, info.record.expires);
+        let workspace = info.record.workspace;
         let action = Action::SessionClosed {
             session: id,
             commit: None,
@@ -563,6 +562,9 @@ impl Store {
                     None => None,
                 };
                 if let Some(record) = record {
+                    if let Some(expires) = record.expires {
+                        txn.clear(&keyspace::expiry(expires, tenant, id));
+                    }
                     txn.clear_range(&keyspace::delta_range(id, record.generation));
                     for layer in record.frozen {
                         leave_layer(txn, layer, id).await?;
@@ -576,9 +578,6 @@ impl Store {
                 // that is gone.
                 txn.clear_range(&keyspace::session_all(id));
                 txn.clear(&keyspace::session_of(tenant, workspace, id));
-                if let Some(expires) = expires {
-                    txn.clear(&keyspace::expiry(expires, tenant, id));
-                }
                 txn.clear_range(&keyspace::tickets_of(id));
                 for (key, _) in tickets {
                     txn.clear(&keyspace::ticket(&hash_in_index(&key)?));

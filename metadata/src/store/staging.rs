@@ -107,7 +107,10 @@ impl Store {
             .transact(Budget::default(), |txn, _| {
                 Box::pin(async move {
                     let mut record = require_session(txn, tenant, id).await?;
-                    record.expires = Some(expires);
+                    if let Some(before) = record.expires.replace(expires) {
+                        txn.clear(&keyspace::expiry(before, tenant, id));
+                    }
+                    write_expiry(txn, tenant, id, record.expires);
                     txn.set(&keyspace::session_meta(id), &record.encode());
                     Ok(())
                 })

@@ -227,6 +227,33 @@ async fn sessions_that_ended_by_themselves_are_found() {
     assert_eq!(expired().await, []);
 }
 
+/// A session that is extended ends at its new time, and not at the old one; when it is closed nothing
+/// says any more when it was to end.
+#[tokio::test]
+async fn an_extended_session_ends_later() {
+    let (store, clock, kv) = store().await;
+    let made = store.create_workspace(TenantId::DEFAULT, workspace("w"));
+    made.await.unwrap();
+    let open = OpenSession {
+        ttl_seconds: Some(10),
+        ..open("w")
+    };
+    let opened = store.open_session(TenantId::DEFAULT, open).await.unwrap();
+    let id = opened.session.id;
+    let extended = store.extend_session(TenantId::DEFAULT, id, 100);
+    extended.await.unwrap();
+    let expired = async || store.expired_sessions(None).await.unwrap().sessions;
+    clock.advance(std::time::Duration::from_secs(20));
+    assert_eq!(expired().await, []);
+    clock.advance(std::time::Duration::from_secs(80));
+    assert_eq!(expired().await, [(TenantId::DEFAULT, id)]);
+    store.close_session(TenantId::DEFAULT, id).await.unwrap();
+    let all = keyspace::expired_until(Timestamp::new(u64::MAX, 0));
+    let left = kv.begin();
+    let left = left.get_range(&all, RangeLimit::pairs(1), Isolation::Snapshot);
+    assert!(left.await.unwrap().pairs.is_empty());
+}
+
 #[tokio::test]
 async fn expired_sessions_are_found_page_by_page() {
     let (store, clock, _) = store().await;
