@@ -11,7 +11,7 @@ use chunkstore::local::{LocalOptions, LocalStore};
 use metadata::keyspace;
 use metadata::kv::Kv;
 use metadata::kv::embedded::{EmbeddedKv, EmbeddedOptions};
-use metadata::record::workspace::FormatRecord;
+use metadata::record::workspace::{DATA_VERSION, FormatRecord};
 use metadata::session::{session_layers, tree_of};
 use metadata::store::{NewCommit, Store};
 use nfs_gateway::ChunkTrees;
@@ -49,7 +49,8 @@ fn another_version_is_named() {
         created: base::Timestamp::EPOCH,
     };
     set(root.path(), keyspace::format(), format.encode().to_vec());
-    let parts = ["version 9", "reads version 3", "nothing was changed"];
+    let reads = format!("reads version {DATA_VERSION}");
+    let parts = ["version 9", &reads, "nothing was changed"];
     up_fails(root.path(), &parts);
     up_fails(root.path(), &parts);
     let file = root.path().join("FORMAT");
