@@ -390,7 +390,7 @@ mod tests {
     const OPS: u64 = 80;
 
     /// Steps until all moments have had their turn, at most.
-    const STEPS_MAX: u32 = 600;
+    const STEPS_MAX: u32 = 2400;
 
     fn setting(name: &str) -> Option<u64> {
         let value = std::env::var(name).ok()?;
