@@ -166,6 +166,16 @@ impl Fleet {
         trouble.tries = trouble.tries.saturating_add(1);
     }
 
+    /// A gateway that was reached has answered nothing for as long as those are tried that cannot be reached.
+    fn fell_silent(&self, id: GatewayId, now: Duration) {
+        let patience = self.lease.saturating_mul(UNREACHABLE_LEASES);
+        let trouble = Trouble {
+            since: now.saturating_sub(patience.saturating_add(Duration::from_millis(1))),
+            tries: UNREACHABLE_TRIES,
+        };
+        self.troubles.lock().insert(id, trouble);
+    }
+
     /// Whether a gateway has been out of reach for so long that sessions are taken from it.
     fn is_out_of_reach(&self, id: GatewayId, now: Duration) -> bool {
         let patience = self.lease.saturating_mul(UNREACHABLE_LEASES);

@@ -81,6 +81,21 @@ async fn who_goes_away_keeps_nobody_waiting() {
     found(&gateway, id).await;
 }
 
+/// A place is emptied also if whoever fills it ends in the middle.
+#[tokio::test(start_paused = true)]
+async fn what_ends_in_the_middle_keeps_nobody_waiting() {
+    let (gateway, id) = gateway().await;
+    let place = Slot::Opening(gateway.opening(Vec::new()));
+    gateway.sessions.write().insert(id, place);
+    drop(Filling {
+        gateway: Arc::clone(&gateway),
+        id,
+        is_filled: false,
+    });
+    assert!(gateway.sessions.read().is_empty());
+    found(&gateway, id).await;
+}
+
 /// Bug: a session that was taken by another gateway while it was let go of was put back, and answered
 /// from what it had been.
 #[tokio::test(start_paused = true)]
