@@ -63,6 +63,14 @@ impl Addresses {
         if !settings.is_shared() {
             return None;
         }
+        if is_loopback(&self.peers) && !settings.listen.ip().is_loopback() {
+            tracing::warn!(
+                peers = self.peers,
+                "peer_listen is a loopback address and listen is none: gateways on other machines do not reach \
+                 this one there, and take its sessions instead of passing calls on. Set peer_listen to an address \
+                 of this machine"
+            );
+        }
         if self.api.is_empty() {
             tracing::warn!(
                 "api_listen is a loopback address and peer_listen is none: API calls for sessions of \
@@ -85,6 +93,12 @@ pub(crate) fn peer_listen(settings: &Settings) -> Option<SocketAddr> {
     let any_port = SocketAddr::new(settings.listen.ip(), 0);
     let address = settings.peer_listen.unwrap_or(any_port);
     settings.is_shared().then_some(address)
+}
+
+/// Whether an address, host and port, is one that only this machine reaches.
+fn is_loopback(authority: &str) -> bool {
+    let address = authority.parse::<SocketAddr>();
+    address.is_ok_and(|address| address.ip().is_loopback())
 }
 
 /// The IP address as text, unless it means any.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Clock, Rng, SystemClock, Tasks, TenantId};
+use base::{Clock, Rng, SystemClock, Tasks, TenantId, Told};
 use chunkstore::cached::CachedStore;
 use chunkstore::local::{LocalOptions, LocalStore};
 use chunkstore::shared::SharedOptions;
@@ -265,7 +265,7 @@ impl Server {
         let metadata = self.metadata;
         // Blocks until the file is closed.
         if let Err(error) = tokio::task::spawn_blocking(move || metadata.close()).await {
-            tracing::error!(%error, "close the metadata store");
+            tracing::error!(error = %Told(&error), "close the metadata store");
         }
         drop(self.dir);
         tracing::info!("stopped");

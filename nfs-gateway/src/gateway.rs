@@ -278,6 +278,7 @@ impl Gateway {
             Arc::clone(&self.transport),
             Arc::clone(&self.clock),
             self.connections.clone(),
+            self.id,
         );
         server.run(listener).await;
     }

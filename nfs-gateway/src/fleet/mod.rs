@@ -8,13 +8,13 @@ mod links;
 mod places;
 mod telling;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use base::simulation::{Rule, is_kept};
-use base::{Clock, GatewayId, SessionId, Tasks};
+use base::{Clock, GatewayId, SessionId, Tasks, Told};
 use metadata::fleet::{self, FleetError, Member, Peer, RENEWALS_PER_LEASE, Sightings};
 use metadata::record::gateway::{GatewayState, LeaseRecord};
 use parking_lot::{Mutex, RwLock};
@@ -65,6 +65,8 @@ pub(crate) struct Fleet {
     lease: Duration,
     /// Where clients reach us.
     nfs: String,
+    /// Where others reach us.
+    peers: String,
     /// Where our API is.
     api: String,
     member: tokio::sync::Mutex<Member>,
@@ -82,6 +84,10 @@ pub(crate) struct Fleet {
     /// Renews the lease, for longer than all else goes on.
     renewals: Tasks,
     troubles: Mutex<HashMap<GatewayId, Trouble>>,
+    /// There are some.
+    has_troubles: AtomicBool,
+    /// Gateways that tell others our address, of which was told.
+    doubles: Mutex<HashSet<GatewayId>>,
     links: Links,
 }
 
@@ -107,6 +113,7 @@ impl Fleet {
         Self {
             lease: options.lease,
             nfs: options.nfs.clone(),
+            peers: options.peers.clone(),
             api: options.api.clone(),
             member: tokio::sync::Mutex::new(Member::new(id, lease)),
             seen: RwLock::new(Sightings::new(options.lease)),
@@ -118,6 +125,8 @@ impl Fleet {
             has_left: AtomicBool::new(false),
             renewals: Tasks::new(),
             troubles: Mutex::new(HashMap::new()),
+            has_troubles: AtomicBool::new(false),
+            doubles: Mutex::new(HashSet::new()),
             links: Links::default(),
         }
     }
@@ -157,8 +166,11 @@ impl Fleet {
         let mut troubles = self.troubles.lock();
         if reached {
             troubles.remove(&id);
+            self.has_troubles
+                .store(!troubles.is_empty(), Ordering::Relaxed);
             return;
         }
+        self.has_troubles.store(true, Ordering::Relaxed);
         let trouble = troubles.entry(id).or_insert(Trouble {
             since: now,
             tries: 0,
@@ -174,6 +186,26 @@ impl Fleet {
             tries: UNREACHABLE_TRIES,
         };
         self.troubles.lock().insert(id, trouble);
+        self.has_troubles.store(true, Ordering::Relaxed);
+    }
+
+    /// Says which gateways tell others that they are at our address: calls for either lead to one of them. Those
+    /// that renew their lease are there; one that was here before us does not.
+    fn tell_of_doubles(&self, others: &[(GatewayId, LeaseRecord)]) {
+        let seen = self.seen.read();
+        for (id, lease) in others {
+            let before = seen.peer(*id, Duration::ZERO);
+            let renews = before.is_some_and(|before| before.lease.counter != lease.counter);
+            let is_double = !self.peers.is_empty() && lease.peers == self.peers
+                || !self.api.is_empty() && lease.api == self.api;
+            if renews && is_double && self.doubles.lock().insert(*id) {
+                tracing::error!(
+                    gateway = %id, peers = lease.peers, api = lease.api,
+                    "another gateway tells the same addresses as this one, so that calls for its sessions come \
+                     here, and ours there: set peer_listen, api_listen and advertise of each to its own"
+                );
+            }
+        }
     }
 
     /// Whether a gateway has been out of reach for so long that sessions are taken from it.
@@ -205,7 +237,7 @@ impl Gateway {
             if is_over || matches!(error, FleetError::Record(_)) {
                 return Err(error);
             }
-            tracing::debug!(%error, "joining is tried again");
+            tracing::debug!(error = %Told(&error), "joining is tried again");
             self.clock.sleep(fleet.lease / LOOKS_PER_LEASE).await;
         }
         let gateway = Arc::downgrade(self);
@@ -224,7 +256,7 @@ impl Gateway {
                 }
                 if let Err(error) = gateway.renew(fleet).await {
                     let held = fleet.holds(gateway.now_ms());
-                    tracing::warn!(%error, held, "the lease was not renewed, trying again");
+                    tracing::warn!(error = %Told(&error), held, "the lease was not renewed, trying again");
                 }
                 drop(gateway);
             }
@@ -246,6 +278,7 @@ impl Gateway {
         member.tell(state, sessions);
         let renewal = member.renew(self.kv.as_ref(), self.clock.as_ref()).await?;
         let now = self.clock.monotonic();
+        fleet.tell_of_doubles(&renewal.others);
         fleet.seen.write().saw(now, renewal.others);
         let obeyed = !renewal.notices.is_empty();
         for session in renewal.notices {
@@ -277,7 +310,7 @@ impl Gateway {
         drop(member);
         for gateway in fleet::remove_dead(self.kv.as_ref(), &seen, now).await? {
             tracing::info!(
-                gateway = gateway.raw(),
+                %gateway,
                 "removed the lease of a dead gateway"
             );
         }

@@ -55,8 +55,11 @@ impl Gateway {
             (Some(fleet), OwnError::Elsewhere(owner, lease)) => {
                 let now = self.clock.monotonic();
                 if lease.peers.is_empty() || fleet.is_out_of_reach(owner, now) {
-                    tracing::info!(session = %id, owner = owner.raw(), "owner is out of reach");
-                    self.counters.taken_from_living.count();
+                    tracing::warn!(
+                        session = %id, %owner, peers = lease.peers,
+                        "the session's gateway lives and is not reached at its address for other gateways: \
+                         the session is taken from it"
+                    );
                     return self.take(id, true).await.map(Place::Here);
                 }
                 Ok(Place::Elsewhere(route_to(owner, &lease)))
@@ -87,6 +90,9 @@ impl Gateway {
         };
         let mut owned = take_over(kv, &self.trees, id, taker).await?;
         let notices = std::mem::take(&mut owned.notices);
+        if from_living && !notices.is_empty() {
+            self.counters.taken_from_living.count();
+        }
         self.wait_until_obeyed(fleet, id, &notices).await?;
         Ok(self.taken(owned))
     }

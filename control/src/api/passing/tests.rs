@@ -262,6 +262,26 @@ async fn calls_are_done_where_their_session_is() {
     assert_eq!(first.gateway.sessions_in_memory(), 0);
 }
 
+/// Each stays where it is.
+#[tokio::test]
+async fn sessions_of_two_gateways_are_compared() {
+    let (world, first, second) = World::two(LEASE).await;
+    let one = world.session_of(&first).await;
+    let two = world.session_of(&second).await;
+    let id = two.trim_start_matches("/v1/sessions/");
+    let clashes = format!("{one}/clashes?with={id}");
+    while first.gateway.others_alive() == 0 {
+        world.clock.sleep(Duration::from_millis(20)).await;
+    }
+    for to in [&first, &second] {
+        let found = world.ask(to, "GET", &clashes, Value::Null).await;
+        assert_eq!(found.status, 200, "{}", found.body);
+        assert_eq!(first.gateway.sessions_in_memory(), 1);
+        assert_eq!(second.gateway.sessions_in_memory(), 1);
+    }
+    assert_eq!(second.gateway.counters().notices.value(), 0);
+}
+
 /// Whoever knows no token learns nothing, and moves nothing.
 #[tokio::test]
 async fn calls_without_a_good_token_are_refused_where_they_come() {
