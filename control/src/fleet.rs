@@ -58,8 +58,12 @@ impl Addresses {
         }
     }
 
-    /// How the gateway joins others; `None` if its stores are its own.
-    pub(crate) fn fleet_options(&self, settings: &Settings) -> Option<FleetOptions> {
+    /// How the gateway joins others; `None` if its stores are its own. `token` is the one of commands on this machine.
+    pub(crate) fn fleet_options(
+        &self,
+        settings: &Settings,
+        token: [u8; 8],
+    ) -> Option<FleetOptions> {
         if !settings.is_shared() {
             return None;
         }
@@ -84,6 +88,7 @@ impl Addresses {
             nfs,
             peers,
             api,
+            token,
         })
     }
 }
@@ -185,6 +190,6 @@ mod tests {
         };
         let made = Addresses::new(&settings, &target, listening);
         assert_eq!(made.api, "http://127.0.0.1:12080");
-        assert!(made.fleet_options(&settings).is_none());
+        assert!(made.fleet_options(&settings, [0; 8]).is_none());
     }
 }

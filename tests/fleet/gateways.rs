@@ -257,6 +257,7 @@ impl Gateways {
                 nfs: address.to_string(),
                 peers: relay.address.to_string(),
                 api: String::new(),
+                token: [0; 8],
             });
             let (tell, told) = tokio::sync::oneshot::channel();
             let start = async move {

@@ -221,6 +221,9 @@ fn attempts_at_a_renewal_have_counters_of_their_own() {
             api: String::new(),
             sessions: 0,
             release: String::new(),
+            lease: Duration::from_secs(2),
+            token: [0; 8],
+            now: NOW,
         };
         let mut member = Member::new(GatewayId::new(7), lease);
         let mut renewed = 0;

@@ -57,6 +57,8 @@ pub struct FleetOptions {
     pub peers: String,
     /// Where its API is, as a URL.
     pub api: String,
+    /// The token of commands on this machine.
+    pub token: [u8; 8],
 }
 
 /// What a gateway knows of itself and the others.
@@ -88,6 +90,10 @@ pub(crate) struct Fleet {
     has_troubles: AtomicBool,
     /// Gateways that tell others our address, of which was told.
     doubles: Mutex<HashSet<GatewayId>>,
+    /// Gateways whose time of day is wrong.
+    wrong_clocks: Mutex<HashSet<GatewayId>>,
+    /// The store is not the one that was joined.
+    is_foreign: AtomicBool,
     links: Links,
 }
 
@@ -109,6 +115,9 @@ impl Fleet {
             api: options.api.clone(),
             sessions: 0,
             release: env!("CARGO_PKG_VERSION").into(),
+            lease: options.lease,
+            token: options.token,
+            now: clock.wall(),
         };
         Self {
             lease: options.lease,
@@ -127,6 +136,8 @@ impl Fleet {
             troubles: Mutex::new(HashMap::new()),
             has_troubles: AtomicBool::new(false),
             doubles: Mutex::new(HashSet::new()),
+            wrong_clocks: Mutex::new(HashSet::new()),
+            is_foreign: AtomicBool::new(false),
             links: Links::default(),
         }
     }
@@ -254,7 +265,12 @@ impl Gateway {
                     () = fleet.hurry.notified() => {}
                     () = tasks.shutdown_begun() => return,
                 }
-                if let Err(error) = gateway.renew(fleet).await {
+                let renewed = gateway.renew(fleet).await;
+                let is_foreign = matches!(renewed, Err(FleetError::Foreign));
+                let was_foreign = fleet.is_foreign.swap(is_foreign, Ordering::SeqCst);
+                if is_foreign && !was_foreign {
+                    tracing::error!("{}", FleetError::Foreign);
+                } else if let Err(error) = renewed {
                     let held = fleet.holds(gateway.now_ms());
                     tracing::warn!(error = %Told(&error), held, "the lease was not renewed, trying again");
                 }
@@ -279,7 +295,11 @@ impl Gateway {
         let renewal = member.renew(self.kv.as_ref(), self.clock.as_ref()).await?;
         let now = self.clock.monotonic();
         fleet.tell_of_doubles(&renewal.others);
-        fleet.seen.write().saw(now, renewal.others);
+        fleet
+            .seen
+            .write()
+            .saw(now, self.clock.wall(), renewal.others);
+        self.look_at_clocks(fleet, now);
         let obeyed = !renewal.notices.is_empty();
         for session in renewal.notices {
             self.counters.notices.count();
@@ -317,6 +337,23 @@ impl Gateway {
         Ok(())
     }
 
+    /// Says whose time of day is wrong, when that changes.
+    fn look_at_clocks(&self, fleet: &Fleet, now: Duration) {
+        let wrong = fleet.seen.read().with_wrong_clocks(self.id, now);
+        let mut told = fleet.wrong_clocks.lock();
+        for (id, ahead_ms) in &wrong {
+            if !told.contains(id) && *id == self.id {
+                tracing::error!(
+                    "the time of day of this gateway is not that of the others: it closes no sessions and removes \
+                     nothing in the background until that is mended"
+                );
+            } else if !told.contains(id) {
+                tracing::warn!(gateway = %id, ahead_ms, "the time of day of a gateway is not that of the others");
+            }
+        }
+        *told = wrong.into_iter().map(|(id, _)| id).collect();
+    }
+
     /// Gives up the sessions that are not ours any more.
     async fn look_into_sessions(self: &Arc<Self>) -> Result<(), FleetError> {
         let sessions = self.held_sessions();
@@ -344,6 +381,13 @@ impl Gateway {
     fn give_up_session(&self, session: &Arc<Session>) {
         self.forget(session);
         session.give_up();
+    }
+
+    /// Whether the metadata store is the one that this gateway joined, as far as is known.
+    #[must_use]
+    pub fn is_store_ours(&self) -> bool {
+        let fleet = self.fleet.as_ref();
+        !fleet.is_some_and(|fleet| fleet.is_foreign.load(Ordering::SeqCst))
     }
 
     /// Whether calls may be answered from memory now.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use base::simulation::{Rule, is_kept};
 use base::{GatewayId, SessionId};
 use bytes::Bytes;
-use metadata::fleet::{self, NOBODY, Peer};
+use metadata::fleet::{self, FleetError, NOBODY, Peer};
 use metadata::kv::KvError;
 use metadata::record::gateway::{GatewayState, LeaseRecord};
 use metadata::session::{Notice, OwnError, Owned, Taker, take_over};
@@ -88,7 +88,13 @@ impl Gateway {
             seen: Some((&seen, self.clock.monotonic())),
             from_living,
         };
-        let mut owned = take_over(kv, &self.trees, id, taker).await?;
+        let mut owned = match take_over(kv, &self.trees, id, taker).await {
+            // Nothing is known of it in a store that is another one: it may come back.
+            Err(OwnError::NotFound) if !fleet.member.lock().await.is_joined(kv).await? => {
+                return Err(FleetError::Foreign.into());
+            }
+            owned => owned?,
+        };
         let notices = std::mem::take(&mut owned.notices);
         if from_living && !notices.is_empty() {
             self.counters.taken_from_living.count();
