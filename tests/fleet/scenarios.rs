@@ -320,6 +320,21 @@ fn a_link_that_carries_nothing_is_given_up_and_the_session_taken() {
     assert_eq!(rig.gateways.counted().taken_from_living, 1);
 }
 
+/// The owner's address leads to another gateway, here to the one that asks: that one is not taken for it.
+#[test]
+fn an_address_that_leads_to_another_gateway_is_no_way_to_the_owner() {
+    let mut rig = rig(2);
+    rig.good(create("a"));
+    let owner = rig.owner().unwrap();
+    let own = rig.gateways.peers_of(1 - owner).unwrap();
+    rig.gateways.cut_from_gateways(owner, Flow::Astray(own));
+    rig.connect_to(1 - owner);
+    let took = rig.time_of(create("b"));
+    assert!(took < LEASE * 6, "{took:?}");
+    assert_eq!(rig.owner(), Some(1 - owner));
+    assert_eq!(rig.gateways.counted().taken_from_living, 1);
+}
+
 /// A call that takes its owner long is not taken for a link that carries nothing.
 #[test]
 fn a_call_that_takes_long_is_waited_for() {
