@@ -39,4 +39,6 @@ mod slow_kv;
 #[cfg(test)]
 mod steps;
 #[cfg(test)]
+mod told;
+#[cfg(test)]
 mod world;

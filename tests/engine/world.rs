@@ -23,9 +23,7 @@ use crate::explain::{Beside, explain};
 use crate::rig::{Mishaps, Rig};
 use crate::server::Setting;
 use crate::slow_kv::Pace;
-
-/// Characters shown of a call.
-const CALL_CHARS: usize = 200;
+use crate::told::{describe, outcome};
 
 /// Times a client sends its data again before the verifier is said to change all the time.
 const RESENDS_MAX: usize = 20;
@@ -677,33 +675,5 @@ impl World {
         self.tally.calls = self.rig.calls;
         self.tally.digest = self.digest.finish();
         Ok(())
-    }
-}
-
-/// A call in one line.
-fn describe(call: &Call) -> String {
-    let op = match &call.op {
-        Op::Write {
-            inode,
-            offset,
-            data,
-            stable,
-        } => {
-            let (count, first) = (data.len(), data.first());
-            format!("Write {inode:?} at {offset}, {count} bytes from {first:?}, stable {stable}")
-        }
-        op => format!("{op:?}").chars().take(CALL_CHARS).collect(),
-    };
-    format!("uid {} at {}: {op}", call.caller.uid, call.now)
-}
-
-fn outcome(reply: &Reply) -> String {
-    match (reply.answer.error(), &reply.answer) {
-        (Some(error), _) => format!("{error:?}"),
-        (None, Answer::Created(Ok(created))) => format!("made {:?}", created.object.inode),
-        _ => match reply.verifier {
-            Some(verifier) => format!("ok, verifier {:02x}{:02x}", verifier[0], verifier[1]),
-            None => "ok".to_owned(),
-        },
     }
 }

@@ -3,33 +3,27 @@
 
 #[cfg(test)]
 mod emulator;
+#[cfg(test)]
+#[expect(dead_code, reason = "shared with other tests, which use the rest")]
+mod holdfast;
 
 #[cfg(test)]
 mod tests {
-    use std::ffi::OsString;
-    use std::io::{BufRead, BufReader, Read, Write};
-    use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-    use std::path::Path;
-    use std::process::{Child, Command, Stdio};
     use std::time::Duration;
 
     use base::{Clock, SystemClock};
     use futures_util::future::join_all;
-    use nfs3_client::tokio::{TokioConnector, TokioIo};
-    use nfs3_client::{Nfs3Connection, Nfs3ConnectionBuilder};
     use nfs3_types::nfs3::{
-        ACCESS3args, COMMIT3args, CREATE3args, GETATTR3args, LOOKUP3args, Nfs3Option, Nfs3Result,
-        READ3args, READDIRPLUS3args, REMOVE3args, RENAME3args, SETATTR3args, WRITE3args,
-        cookieverf3, createhow3, diropargs3, filename3, nfs_fh3, sattr3, sattrguard3, set_mode3,
-        stable_how,
+        ACCESS3args, COMMIT3args, GETATTR3args, Nfs3Result, READ3args, READDIRPLUS3args,
+        REMOVE3args, RENAME3args, SETATTR3args, cookieverf3, nfs_fh3, sattr3, sattrguard3,
+        set_mode3, stable_how,
     };
-    use nfs3_types::xdr_codec::Opaque;
     use serde_json::Value;
 
     use super::emulator::Emulator;
-
-    /// Says that this process is to be `holdfast`; its arguments follow, one a line.
-    const ROLE: &str = "HOLDFAST_FDB_TEST_ARGS";
+    use super::holdfast::{
+        Connection, Server, create, lookup, name, runtime_unless_holdfast, write, write_file,
+    };
 
     /// Calls of each kind.
     const CALLS: u32 = 100;
@@ -43,14 +37,6 @@ mod tests {
     /// Connections that make calls at the same time.
     const TOGETHER: usize = 16;
 
-    type Connection = Nfs3Connection<TokioIo<tokio::net::TcpStream>>;
-
-    /// A server that runs. Killed when it is dropped.
-    struct Server {
-        child: Child,
-        ready: Value,
-    }
-
     /// What went to the store.
     #[derive(Clone, Copy, Debug, PartialEq)]
     struct Trips {
@@ -59,139 +45,25 @@ mod tests {
     }
 
     impl Server {
-        fn start(dir: &Path, place: &str, chunks: &str) -> Self {
-            let args = [
-                "--json",
-                "up",
-                "--data-dir",
-                dir.to_str().unwrap(),
-                "--metadata",
-                place,
-                "--chunks",
-                chunks,
-                "--listen",
-                "127.0.0.1:0",
-                "--api-listen",
-                "127.0.0.1:0",
-            ];
-            let mut child = Command::new(std::env::current_exe().unwrap())
-                .args(["tests::trips", "--exact", "--nocapture"])
-                .env(ROLE, args.join("\n"))
-                .stdin(Stdio::null())
-                .stdout(Stdio::piped())
-                .spawn()
-                .unwrap();
-            let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-            // The test's own first lines come before it.
-            let ready = lines.find_map(|line| {
-                let line = line.unwrap();
-                let at = line.find('{')?;
-                serde_json::from_str(&line[at..]).ok()
-            });
-            Self {
-                ready: ready.expect("the server says how to reach it"),
-                child,
-            }
-        }
-
-        fn text(&self, field: &str) -> &str {
-            self.ready[field].as_str().unwrap()
-        }
-
-        /// The answer to a call of the API.
-        fn ask(&self, line: &str, body: &str) -> String {
-            let mut stream = TcpStream::connect(self.text("api_address")).unwrap();
-            let patience = Some(Duration::from_secs(30));
-            stream.set_read_timeout(patience).unwrap();
-            let (token, length) = (self.text("api_token"), body.len());
-            let head = format!(
-                "{line} HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer {token}\r\n\
-                 content-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
-            );
-            stream.write_all(head.as_bytes()).unwrap();
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).unwrap();
-            answer
-        }
-
         /// Opens a session; gives the path to mount.
         fn open(&self) -> String {
-            let answer = self.ask("POST /v1/sessions", r#"{"workspace":"default"}"#);
+            let (_, answer) = self.ask("POST /v1/sessions", r#"{"workspace":"default"}"#);
             let body = &answer[answer.find("\r\n\r\n").unwrap()..];
             let opened: Value = serde_json::from_str(&body[body.find('{').unwrap()..]).unwrap();
             opened["mount_path"].as_str().expect(body).to_owned()
         }
 
         fn trips(&self) -> Trips {
-            let answer = self.ask("GET /metrics", "");
-            let value = |name: &str| -> f64 {
-                let of = format!("{name} ");
-                let line = answer.lines().find_map(|line| line.strip_prefix(&of));
-                line.expect(name).trim().parse().unwrap()
-            };
             Trips {
-                reads: value("holdfast_fdb_reads_total"),
-                commits: value("holdfast_fdb_commits_total"),
+                reads: self.metric("holdfast_fdb_reads_total"),
+                commits: self.metric("holdfast_fdb_commits_total"),
             }
         }
-
-        async fn mount(&self) -> Connection {
-            self.mount_path(self.text("mount_path").to_owned()).await
-        }
-
-        async fn mount_path(&self, path: String) -> Connection {
-            let address: SocketAddr = self.text("nfs_address").parse().unwrap();
-            let host = Ipv4Addr::LOCALHOST.to_string();
-            Nfs3ConnectionBuilder::new(TokioConnector, host, path)
-                .mount_port(address.port())
-                .nfs3_port(address.port())
-                .connect_from_privileged_port(false)
-                .mount()
-                .await
-                .unwrap()
-        }
     }
 
-    impl Drop for Server {
-        fn drop(&mut self) {
-            drop(self.child.kill());
-            drop(self.child.wait());
-        }
-    }
-
-    fn at<'a>(dir: &nfs_fh3, name: &'a str) -> diropargs3<'a> {
-        diropargs3 {
-            dir: dir.clone(),
-            name: filename3(Opaque::borrowed(name.as_bytes())),
-        }
-    }
-
-    async fn create(to: &mut Connection, name: &str) -> nfs_fh3 {
-        let root = to.root_nfs_fh3();
-        let args = CREATE3args {
-            where_: at(&root, name),
-            how: createhow3::UNCHECKED(sattr3::default()),
-        };
-        match to.create(&args).await.unwrap().unwrap().obj {
-            Nfs3Option::Some(handle) => handle,
-            Nfs3Option::None => unreachable!("no handle"),
-        }
-    }
-
-    async fn write(to: &mut Connection, file: &nfs_fh3, data: &[u8], stable: stable_how) {
-        let args = WRITE3args {
-            file: file.clone(),
-            offset: 0,
-            count: u32::try_from(data.len()).unwrap(),
-            stable,
-            data: Opaque::borrowed(data),
-        };
-        to.write(&args).await.unwrap().unwrap();
-    }
-
-    async fn commit(to: &mut Connection, file: &nfs_fh3) {
+    async fn commit(to: &mut Connection, file: nfs_fh3) {
         let args = COMMIT3args {
-            file: file.clone(),
+            file,
             offset: 0,
             count: 0,
         };
@@ -240,18 +112,10 @@ mod tests {
         /// One call, the `number`th of connection `who`; a WRITE with its COMMIT counts as one.
         async fn call(self, to: &mut Connection, who: usize, number: u32) {
             let root = to.root_nfs_fh3();
-            let (name, other) = (format!("f{who}-{number}"), format!("g{who}-{number}"));
+            let (file, other) = (format!("f{who}-{number}"), format!("g{who}-{number}"));
             match self {
                 Self::Getattr => drop(to.getattr(&GETATTR3args { object: root }).await.unwrap()),
-                Self::Lookup => {
-                    let kept = at(&root, "kept");
-                    drop(
-                        to.lookup(&LOOKUP3args { what: kept })
-                            .await
-                            .unwrap()
-                            .unwrap(),
-                    );
-                }
+                Self::Lookup => drop(lookup(to, "kept").await),
                 Self::Access => {
                     let args = ACCESS3args {
                         object: root,
@@ -260,10 +124,8 @@ mod tests {
                     assert_ne!(to.access(&args).await.unwrap().unwrap().access, 0);
                 }
                 Self::Read => {
-                    let kept = at(&root, "kept");
-                    let file = to.lookup(&LOOKUP3args { what: kept }).await.unwrap();
                     let args = READ3args {
-                        file: file.unwrap().object,
+                        file: lookup(to, "kept").await,
                         offset: 0,
                         count: 1 << 16,
                     };
@@ -280,20 +142,18 @@ mod tests {
                     };
                     drop(to.readdirplus(&args).await.unwrap().unwrap());
                 }
-                _ => self.change(to, &name, &other).await,
+                _ => self.change(to, &file, &other).await,
             }
         }
 
-        /// A call that changes the file `name`, or renames it to `other`, or removes that.
-        async fn change(self, to: &mut Connection, name: &str, other: &str) {
+        /// A call that changes `file`, or renames it to `other`, or removes that.
+        async fn change(self, to: &mut Connection, file: &str, other: &str) {
             let root = to.root_nfs_fh3();
-            let what = at(&root, name);
             match self {
-                Self::Create => drop(create(to, name).await),
+                Self::Create => drop(create(to, file).await),
                 Self::Setattr => {
-                    let file = to.lookup(&LOOKUP3args { what }).await.unwrap();
                     let args = SETATTR3args {
-                        object: file.unwrap().object,
+                        object: lookup(to, file).await,
                         new_attributes: sattr3 {
                             mode: set_mode3::Some(0o600),
                             ..sattr3::default()
@@ -304,24 +164,23 @@ mod tests {
                     assert!(matches!(set, Nfs3Result::Ok(_)));
                 }
                 Self::WriteStable | Self::WriteAndCommit => {
-                    let file = to.lookup(&LOOKUP3args { what }).await.unwrap();
-                    let file = file.unwrap().object;
+                    let file = lookup(to, file).await;
                     if self == Self::WriteStable {
-                        write(to, &file, &[1; 4096], stable_how::FILE_SYNC).await;
+                        write(to, file, &[1; 4096], stable_how::FILE_SYNC).await;
                     } else {
-                        write(to, &file, &[2; 4096], stable_how::UNSTABLE).await;
-                        commit(to, &file).await;
+                        write(to, file.clone(), &[2; 4096], stable_how::UNSTABLE).await;
+                        commit(to, file).await;
                     }
                 }
                 Self::Rename => {
                     let args = RENAME3args {
-                        from: what,
-                        to: at(&root, other),
+                        from: name(&root, file),
+                        to: name(&root, other),
                     };
                     to.rename(&args).await.unwrap().unwrap();
                 }
                 Self::Remove => {
-                    let object = at(&root, other);
+                    let object = name(&root, other);
                     to.remove(&REMOVE3args { object }).await.unwrap().unwrap();
                 }
                 _ => unreachable!("it changes nothing"),
@@ -359,14 +218,7 @@ mod tests {
         for _ in 0..=TOGETHER {
             connections.push(server.mount().await);
         }
-        let kept = create(&mut connections[0], "kept").await;
-        write(
-            &mut connections[0],
-            &kept,
-            &[7; 1 << 16],
-            stable_how::FILE_SYNC,
-        )
-        .await;
+        write_file(&mut connections[0], "kept", &[7; 1 << 16]).await;
         // Memory has what the calls ask for, and numbers for the inodes to come.
         Row::Read.call(&mut connections[0], 0, 0).await;
         Row::Readdirplus.call(&mut connections[0], 0, 0).await;
@@ -408,7 +260,7 @@ mod tests {
         assert!(few > 0.0, "it has a lease to renew");
         let mut mounts = Vec::new();
         for _ in 0..SESSIONS {
-            let mut mount = server.mount_path(server.open()).await;
+            let mut mount = server.mount_path(&server.open()).await;
             create(&mut mount, "f").await;
             mounts.push(mount);
         }
@@ -419,30 +271,20 @@ mod tests {
 
     #[test]
     fn trips() {
-        if let Ok(args) = std::env::var(ROLE) {
-            let args = ["holdfast"].into_iter().chain(args.lines());
-            let code = control::run(args.map(OsString::from));
-            std::process::exit(i32::from(code));
-        }
-        if std::env::var_os("HOLDFAST_FDB_CLUSTER_FILE").is_some() {
-            println!("left out: it needs a cluster of its own");
+        let Some(runtime) = runtime_unless_holdfast() else {
             return;
-        }
+        };
         let root = tempfile::tempdir().unwrap();
         let mut emulator = Emulator::start(3, "delay=50%");
         let place = format!("fdb:{}", emulator.file().display());
-        let server = Server::start(&root.path().join("one"), &place, "local");
+        let server = Server::start("up", &root.path().join("one"), &place, &[]);
         // What is slow at times gathers more; what is counted here is to be the worst.
         emulator.tell("faults none");
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
         runtime.block_on(table(&server));
         drop(server);
         let emulator = Emulator::start(4, "none");
         let place = format!("fdb:{}", emulator.file().display());
-        let server = Server::start(&root.path().join("two"), &place, "kv");
+        let server = Server::start("up", &root.path().join("two"), &place, &["--chunks", "kv"]);
         runtime.block_on(resting(&server));
     }
 }

@@ -347,6 +347,11 @@ impl Gateways {
         }
     }
 
+    /// File content takes so long to be stored from now on.
+    pub(crate) fn delay_chunks(&self, duration: Duration) {
+        self.chunks.delay(chunkstore::faulty::Call::Put, duration);
+    }
+
     pub(crate) fn cut_from_gateways(&self, place: usize, flow: Flow) {
         if let Some(life) = &self.lives[place] {
             life.relay.set(flow);

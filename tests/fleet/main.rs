@@ -55,6 +55,9 @@ mod slow_kv;
 #[cfg(test)]
 mod storm;
 #[cfg(test)]
+#[path = "../engine/told.rs"]
+mod told;
+#[cfg(test)]
 mod wire;
 #[cfg(test)]
 mod world;

@@ -299,6 +299,56 @@ fn a_gateway_that_dies_when_it_has_read_a_notice_is_waited_for_no_longer_than_an
     assert_eq!(rig.gateways.counted().taken_from_living, 1);
 }
 
+/// Bug: a link that was made before a network broke, and carried nothing since, was waited for until its
+/// calls were hung up on; and the ends of other links counted as if their gateway had been reached.
+#[test]
+fn a_link_that_carries_nothing_is_given_up_and_the_session_taken() {
+    let mut rig = rig(2);
+    rig.good(create("a"));
+    let owner = rig.owner().unwrap();
+    rig.connect_to(1 - owner);
+    rig.good(lookup("a"));
+    rig.gateways.cut_from_gateways(owner, Flow::Stalls);
+    let closed = rig.client.closed_by_server;
+    let took = rig.time_of(create("b"));
+    assert!(took < LEASE * 6, "{took:?}");
+    assert_eq!(rig.client.closed_by_server, closed);
+    assert_eq!(rig.owner(), Some(1 - owner));
+    assert_eq!(rig.gateways.counted().taken_from_living, 1);
+}
+
+/// A call that takes its owner long is not taken for a link that carries nothing.
+#[test]
+fn a_call_that_takes_long_is_waited_for() {
+    let setting = Setting {
+        places: 2,
+        block_bytes: 64 * 1024,
+        ..Setting::default()
+    };
+    let mut rig = Rig::new(setting, 7);
+    rig.good(create("a"));
+    let owner = rig.owner().unwrap();
+    rig.connect_to(1 - owner);
+    rig.good(lookup("a"));
+    let Answer::Created(Ok(file)) = rig.good(create("b")) else {
+        unreachable!("it was made")
+    };
+    let before = rig.gateways.counted();
+    // Longer than a silent link is waited for, and not as long as a call.
+    rig.gateways.delay_chunks(LEASE * 7);
+    let took = rig.time_of(Op::Write {
+        inode: file.object.inode,
+        offset: 0,
+        data: Bytes::from(vec![7; 200_000]),
+        stable: true,
+    });
+    assert!(took > LEASE * 5, "{took:?}");
+    let after = rig.gateways.counted();
+    assert_eq!(after.taken_from_living, before.taken_from_living);
+    assert_eq!(after.passed_back, before.passed_back);
+    assert_eq!(rig.owner(), Some(owner));
+}
+
 /// A call arrives at a gateway that stands still. Its client asks again elsewhere, and goes on. When the
 /// gateway goes on the call must not run: nobody remembers that it has been answered, since it changed
 /// nothing, and its owner is another one now.

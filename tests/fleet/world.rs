@@ -17,9 +17,7 @@ use crate::explain::{Beside, explain};
 use crate::gateways::{BYTES_MAX, Counted, INODES_MAX, Setting};
 use crate::rig::Rig;
 use crate::storm::Happened;
-
-/// Characters shown of a call.
-const CALL_CHARS: usize = 160;
+use crate::told::{describe, outcome};
 
 /// Times a client sends its data again before the verifier is said to change all the time.
 const RESENDS_MAX: usize = 40;
@@ -381,32 +379,4 @@ impl Session {
 
 fn has_unsettled(model: &Model) -> bool {
     model.inodes().any(|(inode, _)| model.unsettled(inode) > 0)
-}
-
-/// A call in one line.
-fn describe(call: &Call) -> String {
-    let op = match &call.op {
-        Op::Write {
-            inode,
-            offset,
-            data,
-            stable,
-        } => {
-            let (count, first) = (data.len(), data.first());
-            format!("Write {inode:?} at {offset}, {count} bytes from {first:?}, stable {stable}")
-        }
-        op => format!("{op:?}").chars().take(CALL_CHARS).collect(),
-    };
-    format!("uid {} at {}: {op}", call.caller.uid, call.now)
-}
-
-fn outcome(reply: &Reply) -> String {
-    match (reply.answer.error(), &reply.answer) {
-        (Some(error), _) => format!("{error:?}"),
-        (None, Answer::Created(Ok(created))) => format!("made {:?}", created.object.inode),
-        _ => match reply.verifier {
-            Some(verifier) => format!("ok, verifier {:02x}{:02x}", verifier[0], verifier[1]),
-            None => "ok".to_owned(),
-        },
-    }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use metadata::session::let_go;
 
 use crate::gateway::Gateway;
@@ -98,27 +99,4 @@ impl Gateway {
             tracing::warn!(%error, "the lease was not removed: others wait until it has lapsed");
         }
     }
-}
-
-/// Waits for all of some futures.
-async fn join_all<T>(futures: impl Iterator<Item = impl Future<Output = T>>) -> Vec<T> {
-    let mut results = Vec::new();
-    let mut running: Vec<_> = futures.map(Box::pin).collect();
-    std::future::poll_fn(move |cx| {
-        let mut pending = false;
-        results.resize_with(running.len(), || None);
-        for (future, result) in running.iter_mut().zip(results.iter_mut()) {
-            if result.is_none() {
-                match future.as_mut().poll(cx) {
-                    std::task::Poll::Ready(value) => *result = Some(value),
-                    std::task::Poll::Pending => pending = true,
-                }
-            }
-        }
-        if pending {
-            return std::task::Poll::Pending;
-        }
-        std::task::Poll::Ready(results.drain(..).flatten().collect())
-    })
-    .await
 }

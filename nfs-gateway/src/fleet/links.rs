@@ -19,12 +19,13 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::ReadHalf;
 use tokio::sync::mpsc;
 
-use super::{Fleet, Route};
+use super::Route;
 use crate::connection::{CallGuard, Connection};
 use crate::gateway::Gateway;
 use crate::wire::proxy;
 use crate::wire::record::{self, RecordReader};
 use crate::wire::reply::Reply;
+use crate::wire::rpc;
 
 /// How long another gateway may take to accept a link.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
@@ -32,7 +33,8 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
 /// A link without calls is closed after this time.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// A link on which something was asked and nothing is heard for so many leases is given up.
+/// A link on which something was asked and nothing was heard for a lease is tried with a NULL call, which any
+/// gateway answers at once, however long its other calls take. After so many leases of silence it is given up.
 const SILENT_LEASES: u32 = 4;
 
 /// How often a link looks at its calls' deadlines.
@@ -104,6 +106,7 @@ impl Links {
             client,
             calls,
             is_heard: false,
+            trial: None,
             silent_since: gateway.clock.monotonic(),
             asked: HashMap::new(),
         };
@@ -139,6 +142,8 @@ struct Link {
     calls: mpsc::Receiver<Passed>,
     /// A reply has come.
     is_heard: bool,
+    /// The transaction id of a NULL call that was not answered yet.
+    trial: Option<u32>,
     /// When the last reply came, or something was asked after all had been answered.
     silent_since: Duration,
     /// By transaction id; several if a client uses one for several calls.
@@ -225,7 +230,9 @@ impl Link {
                 call = self.calls.recv() => {
                     let Some(call) = call else { return End::Idle };
                     used = clock.monotonic();
-                    self.ask(call, &mut sending);
+                    if !self.ask(call, &mut sending) {
+                        return End::Closed;
+                    }
                 }
                 written = write.write_buf(&mut sending.front), if sending.has_some() => {
                     if !matches!(written, Ok(1..)) {
@@ -241,7 +248,7 @@ impl Link {
                     if self.is_dead(now) {
                         return End::Closed;
                     }
-                    if self.is_silent(now) {
+                    if self.is_silent(now, &mut sending) {
                         return End::Unreachable;
                     }
                     let is_idle = now.saturating_sub(used) > IDLE;
@@ -265,12 +272,32 @@ impl Link {
         }
     }
 
-    /// Whether nothing has been heard for long, though something was asked: what is sent does not arrive,
-    /// or its replies do not. A call that is slow is asked again, which does no harm.
-    fn is_silent(&self, now: Duration) -> bool {
-        let lease = self.gateway.fleet.as_ref().map(Fleet::lease);
-        let patience = lease.unwrap_or_default().saturating_mul(SILENT_LEASES);
-        !self.asked.is_empty() && now.saturating_sub(self.silent_since) > patience
+    /// Looks at how long nothing was heard, though something was asked. `true` if what is sent does not
+    /// arrive, or its replies do not: not even those to NULL calls.
+    fn is_silent(&mut self, now: Duration, sending: &mut Sending) -> bool {
+        let Some(fleet) = &self.gateway.fleet else {
+            return false;
+        };
+        let silence = now.saturating_sub(self.silent_since);
+        if self.asked.is_empty() || silence < fleet.lease() {
+            return false;
+        }
+        if silence > fleet.lease().saturating_mul(SILENT_LEASES) {
+            fleet.fell_silent(self.route.gateway, now);
+            return true;
+        }
+        if self.trial.is_none() {
+            let [.., a, b, c, d] = self.gateway.rng.u64().to_be_bytes();
+            let xid = u32::from_be_bytes([a, b, c, d]);
+            // Another one at the next look, if a call has it.
+            if !self.asked.contains_key(&xid) {
+                self.trial = Some(xid);
+                let record = rpc::null_call(xid);
+                sending.push(record::mark(record.len()));
+                sending.push(record);
+            }
+        }
+        false
     }
 
     /// Whether the client's connection has ended.
@@ -287,19 +314,27 @@ impl Link {
         fleet.is_some_and(|fleet| fleet.is_dead(self.route.gateway, now))
     }
 
-    fn ask(&mut self, call: Passed, sending: &mut Sending) {
+    /// Sends a call. `false` if that cannot be: its replies could not be told from those to a NULL call of
+    /// our own. It is asked again then, over another link.
+    fn ask(&mut self, call: Passed, sending: &mut Sending) -> bool {
         if call.guard.connection().has_ended() {
-            return;
+            return true;
         }
         let Some(xid) = xid(&call.record) else {
-            return call.guard.close();
+            call.guard.close();
+            return true;
         };
+        if self.trial == Some(xid) {
+            self.asked.entry(xid).or_default().push_back(call);
+            return false;
+        }
         if self.asked.is_empty() {
             self.silent_since = self.gateway.clock.monotonic();
         }
         sending.push(record::mark(call.record.len()));
         sending.push(call.record.clone());
         self.asked.entry(xid).or_default().push_back(call);
+        true
     }
 
     /// Sends the replies that have come to those who asked. `false` if what came are no replies.
@@ -317,6 +352,11 @@ impl Link {
             let Some(xid) = xid(&record) else {
                 return false;
             };
+            self.heard();
+            if self.trial == Some(xid) {
+                self.trial = None;
+                continue;
+            }
             let Some(calls) = self.asked.get_mut(&xid) else {
                 continue;
             };
@@ -330,7 +370,6 @@ impl Link {
                 call.guard.note_passed_on();
                 call.guard.send(Reply::of_record(record));
             }
-            self.heard();
         }
     }
 

@@ -166,6 +166,16 @@ impl Fleet {
         trouble.tries = trouble.tries.saturating_add(1);
     }
 
+    /// A gateway that was reached has answered nothing for as long as those are tried that cannot be reached.
+    fn fell_silent(&self, id: GatewayId, now: Duration) {
+        let patience = self.lease.saturating_mul(UNREACHABLE_LEASES);
+        let trouble = Trouble {
+            since: now.saturating_sub(patience.saturating_add(Duration::from_millis(1))),
+            tries: UNREACHABLE_TRIES,
+        };
+        self.troubles.lock().insert(id, trouble);
+    }
+
     /// Whether a gateway has been out of reach for so long that sessions are taken from it.
     fn is_out_of_reach(&self, id: GatewayId, now: Duration) -> bool {
         let patience = self.lease.saturating_mul(UNREACHABLE_LEASES);
@@ -301,25 +311,6 @@ impl Gateway {
     fn give_up_session(&self, session: &Arc<Session>) {
         self.forget(session);
         session.give_up();
-    }
-
-    /// Tells the other gateways that a session is no longer what they may have in memory. They hear it
-    /// with their next renewal.
-    pub async fn tell_others(&self, session: SessionId) {
-        let Some(fleet) = &self.fleet else { return };
-        let others: Vec<GatewayId> = fleet
-            .peers(self.clock.monotonic())
-            .into_iter()
-            .filter(|peer| !peer.is_dead)
-            .map(|peer| peer.id)
-            .collect();
-        if others.is_empty() {
-            return;
-        }
-        let nonce = self.rng.u64();
-        if let Err(error) = fleet::notify(self.kv.as_ref(), &others, session, nonce).await {
-            tracing::warn!(%session, %error, "other gateways were not told of a session");
-        }
     }
 
     /// Whether calls may be answered from memory now.

@@ -334,3 +334,6 @@ impl Gateway {
 fn is_passed_on(guard: &CallGuard) -> bool {
     guard.connection().is_link() && is_kept(Rule::PassedOnce)
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,6 +3,7 @@
 use base::{Caller, limits};
 use bytes::Bytes;
 
+use super::procedure::{NFS_PROGRAM, NFS_VERSION};
 use super::reply::{Reply, ReplyWriter};
 use super::xdr::{XdrError, XdrReader, XdrWriter};
 
@@ -32,6 +33,17 @@ const MACHINE_NAME_BYTES_MAX: usize = 255;
 pub const GROUPS_MAX: usize = 16;
 
 const _: () = assert!(AUTH_BYTES_MAX < limits::RECORD_BYTES_MAX);
+
+/// A call of NFS's NULL procedure, by nobody: a whole record without its mark.
+#[must_use]
+pub fn null_call(xid: u32) -> Bytes {
+    let mut call = XdrWriter::with_capacity(40);
+    let header = [xid, MESSAGE_CALL, RPC_VERSION, NFS_PROGRAM, NFS_VERSION, 0];
+    for word in header.into_iter().chain([FLAVOR_NONE, 0, FLAVOR_NONE, 0]) {
+        call.u32(word);
+    }
+    call.into_bytes().into()
+}
 
 /// One call: its header, and a reader at its arguments.
 #[derive(Clone, Debug)]
@@ -296,6 +308,17 @@ fn accepted(to: &mut XdrWriter, xid: u32, status: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_null_call_is_one_of_nfs() {
+        let record = null_call(1);
+        let words = [1, 0, 2, 100_003, 3, 0, 0, 0, 0, 0].map(u32::to_be_bytes);
+        assert_eq!(record, words.concat());
+        let call = decode_call(&record).unwrap();
+        let target = super::super::procedure::Target::of(&call);
+        let null = super::super::procedure::Procedure::Null;
+        assert_eq!(target, Ok(super::super::procedure::Target::Nfs(null)));
+    }
 
     /// A call of NFS GETATTR with this credential, whose arguments are four zero bytes.
     fn call(rpc_version: u32, flavor: u32, credential: &[u8]) -> Bytes {
