@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use tokio::sync::watch;
 
 use super::ledger::{
     ChunkKey, Keep, Kept, KeptAll, Ledger, LedgerError, LedgerFuture, Location, Moved, PackId,
@@ -12,7 +13,7 @@ use super::ledger::{
 
 /// A ledger that lives as long as the process.
 #[derive(Debug, Default)]
-pub struct MemoryLedger(Mutex<State>);
+pub struct MemoryLedger(Mutex<State>, watch::Sender<bool>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -21,6 +22,8 @@ struct State {
     packs: BTreeMap<PackId, u64>,
     /// Calls that fail before others are served.
     failing: u32,
+    /// Whether the next call panics.
+    panics: bool,
 }
 
 impl State {
@@ -102,6 +105,16 @@ impl MemoryLedger {
         self.0.lock().failing = calls;
     }
 
+    /// Lets calls wait, or go on.
+    pub fn hold(&self, held: bool) {
+        self.1.send_replace(held);
+    }
+
+    /// Lets the next call panic.
+    pub fn panic_once(&self) {
+        self.0.lock().panics = true;
+    }
+
     /// Begins a cycle, as a collection does.
     pub fn begin_cycle(&self) -> u64 {
         let mut state = self.0.lock();
@@ -143,7 +156,10 @@ impl MemoryLedger {
         work: impl FnOnce(&mut State) -> Result<T, LedgerError> + Send + 'a,
     ) -> LedgerFuture<'a, T> {
         Box::pin(async move {
+            // The sender is there as long as this is.
+            drop(self.1.subscribe().wait_for(|held| !held).await);
             let mut state = self.0.lock();
+            assert!(!std::mem::take(&mut state.panics), "injected");
             if state.failing > 0 {
                 state.failing -= 1;
                 return Err(LedgerError::Unavailable("injected".into()));

@@ -1,7 +1,10 @@
-use base::SystemClock;
 use base::limits::CHUNK_BYTES_MAX;
+use base::{Rng, SystemClock};
+use object_store::memory::InMemory;
+use object_store::path::Path;
 
 use super::memory_ledger::MemoryLedger;
+use super::objects::ObjectOptions;
 use super::*;
 use crate::ChunkError;
 
@@ -9,6 +12,38 @@ const DOMAIN: Domain = Domain {
     id: DomainId::new(1),
     key: [1; 32],
 };
+
+/// With an object store in memory, and nothing that packs behind.
+async fn open_with_objects(
+    ledger: &Arc<MemoryLedger>,
+    store: &Arc<InMemory>,
+    staging_bytes_max: u64,
+) -> SharedStore {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let objects = Objects::new(
+        Arc::<InMemory>::clone(store),
+        None,
+        Path::default(),
+        ObjectOptions::default(),
+        Arc::clone(&clock),
+        Arc::new(Rng::system().unwrap()),
+    );
+    let options = SharedOptions {
+        staging_bytes_max,
+        packers: 0,
+        full_time: Duration::from_millis(100),
+        ..SharedOptions::default()
+    };
+    let parts = SharedParts {
+        ledger: Arc::<MemoryLedger>::clone(ledger),
+        cycles: Arc::new(KnownCycle::default()),
+        objects: Some(Arc::new(objects)),
+        disk: None,
+        clock,
+        tasks: Tasks::new(),
+    };
+    SharedStore::open(parts, options).await.unwrap()
+}
 
 async fn open(ledger: &Arc<MemoryLedger>) -> SharedStore {
     let options = SharedOptions {
@@ -157,4 +192,24 @@ async fn memory_is_bounded() {
     ledger.fail(0);
     store.sync().await.unwrap();
     assert_eq!(store.queued_bytes(), 0);
+}
+
+/// A sync past staging that ends for want of time has raised nothing that the next one forgets.
+#[tokio::test]
+async fn touches_of_a_batch_that_is_cut_off_are_repeated() {
+    let ledger: Arc<MemoryLedger> = Arc::default();
+    let content = Bytes::from_static(b"touched");
+    let first = open(&ledger).await;
+    first.put(DOMAIN, content.clone()).await.unwrap();
+    first.sync().await.unwrap();
+    let cycle = ledger.begin_cycle();
+    let store = open_with_objects(&ledger, &Arc::default(), 0).await;
+    store.touch(DOMAIN.id, key(&content).id);
+    store.put(DOMAIN, Bytes::from_static(b"x")).await.unwrap();
+    ledger.hold(true);
+    let cut_off = store.sync().await;
+    assert!(matches!(cut_off, Err(ChunkError::Unavailable(_))));
+    ledger.hold(false);
+    store.sync().await.unwrap();
+    assert_eq!(ledger.location(key(&content)).unwrap().cycle, cycle);
 }

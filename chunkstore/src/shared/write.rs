@@ -151,6 +151,7 @@ impl Shared {
         touches: Vec<ChunkKey>,
     ) -> Result<(), ChunkError> {
         let mut left: HashMap<ChunkKey, Entry> = puts.into_iter().collect();
+        let touched = touches.clone();
         let run = async {
             self.run_groups(groups(Vec::new(), touches)).await?;
             self.raise_known(&mut left).await?;
@@ -171,6 +172,12 @@ impl Shared {
         let mut queue = self.queue.lock();
         for key in left.into_keys() {
             queue.failed(key);
+        }
+        if result.is_err() {
+            // Whether those of a call that was cut off are raised is not known.
+            for key in touched.into_iter().filter(|key| !self.is_known(*key)) {
+                queue.touch(key);
+            }
         }
         result
     }
