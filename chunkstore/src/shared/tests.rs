@@ -213,3 +213,19 @@ async fn touches_of_a_batch_that_is_cut_off_are_repeated() {
     store.sync().await.unwrap();
     assert_eq!(ledger.location(key(&content)).unwrap().cycle, cycle);
 }
+
+/// A batch whose task ends without its end fails, loses nothing, and is in the way of none that comes later.
+#[tokio::test]
+async fn a_batch_that_panics_is_tried_again() {
+    let ledger: Arc<MemoryLedger> = Arc::default();
+    let store = open(&ledger).await;
+    let content = Bytes::from_static(b"put");
+    store.put(DOMAIN, content.clone()).await.unwrap();
+    ledger.panic_once();
+    let failed = store.sync().await;
+    assert!(matches!(failed, Err(ChunkError::Unavailable(_))));
+    assert!(ledger.location(key(&content)).is_none());
+    store.sync().await.unwrap();
+    assert!(ledger.location(key(&content)).is_some());
+    assert_eq!(store.queued_bytes(), 0);
+}

@@ -9,12 +9,13 @@ use base::limits::CHUNK_BYTES_MAX;
 use bytes::Bytes;
 use futures_util::future::{Either, select};
 use futures_util::{StreamExt, stream};
+use tokio::sync::watch;
 
 use super::Shared;
 use super::entry::Entry;
 use super::ledger::{ChunkKey, KEYS_MAX, Keep, Kept, KeptAll, STAGE_BYTES_MAX};
 use super::objects::Objects;
-use super::queue::Batch;
+use super::queue::{Batch, Outcome};
 use crate::{ChunkError, Domain};
 
 /// Transactions of one batch under way at the same time.
@@ -103,6 +104,14 @@ impl Shared {
             touches,
             outcome,
         } = batch;
+        let mut running = Running {
+            shared: self,
+            number,
+            puts: puts.iter().map(|(key, _)| *key).collect(),
+            touches: touches.clone(),
+            outcome,
+            result: None,
+        };
         let bytes: usize = puts.iter().map(|(_, entry)| entry.bytes.len()).sum();
         let result = match &self.objects {
             Some(objects) if self.is_full_for(bytes) => {
@@ -113,8 +122,7 @@ impl Shared {
         if let Err(error) = &result {
             tracing::warn!(%error, "chunks are not stored; the next sync tries again");
         }
-        self.queue.lock().ended(number);
-        outcome.send_replace(Some(result));
+        running.result = Some(result);
     }
 
     async fn run_groups(&self, groups: Vec<Vec<(ChunkKey, Keep)>>) -> Result<(), ChunkError> {
@@ -314,6 +322,34 @@ impl Shared {
             }
             self.known.insert(*key, all.cycle);
         }
+    }
+}
+
+/// A batch under way. It ends when this is dropped, also by a panic: then all of it waits again.
+struct Running<'a> {
+    shared: &'a Shared,
+    number: u64,
+    puts: Vec<ChunkKey>,
+    touches: Vec<ChunkKey>,
+    outcome: watch::Sender<Outcome>,
+    /// None before its end.
+    result: Outcome,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let mut queue = self.shared.queue.lock();
+        let result = self.result.take().unwrap_or_else(|| {
+            // Those that are stored already are found.
+            self.puts.iter().for_each(|key| queue.failed(*key));
+            self.touches.iter().for_each(|key| queue.touch(*key));
+            Err(ChunkError::Unavailable(
+                "a task of the chunk store has ended".into(),
+            ))
+        });
+        queue.ended(self.number);
+        drop(queue);
+        self.outcome.send_replace(Some(result));
     }
 }
 
