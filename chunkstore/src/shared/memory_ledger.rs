@@ -36,7 +36,12 @@ impl State {
         let cycle = self.cycle;
         let mut kept = Vec::new();
         for (key, keep) in keeps {
-            if let Some((at, _)) = self.chunks.get_mut(&key) {
+            let bad = match &keep {
+                Keep::Replace { bad, .. } => Some(*bad),
+                _ => None,
+            };
+            let found = self.chunks.get_mut(&key);
+            if let Some((at, _)) = found.filter(|(at, _)| Some(at.place) != bad) {
                 at.cycle = at.cycle.max(cycle);
                 kept.push(Kept::Found);
                 continue;
@@ -46,7 +51,10 @@ impl State {
                     kept.push(Kept::Missing);
                     continue;
                 }
-                Keep::Stage { entry, plain_bytes } => {
+                Keep::Stage { entry, plain_bytes }
+                | Keep::Replace {
+                    entry, plain_bytes, ..
+                } => {
                     let len = u32::try_from(entry.len()).unwrap_or(u32::MAX);
                     (Place::Staged, len, plain_bytes, Some(entry))
                 }
@@ -81,10 +89,15 @@ impl State {
     fn settle(&mut self, pack: PackId, moved: Vec<Moved>) -> Result<Settled, LedgerError> {
         let live = self.packs.get_mut(&pack).ok_or(LedgerError::PackGone)?;
         let mut settled = Settled::default();
-        for Moved { key, offset } in moved {
+        for Moved {
+            key,
+            offset,
+            entry_bytes,
+        } in moved
+        {
             let place = Place::Pack { pack, offset };
             match self.chunks.get_mut(&key) {
-                Some((at, entry @ Some(_))) => {
+                Some((at, entry @ Some(_))) if at.entry_bytes == entry_bytes => {
                     *entry = None;
                     at.place = place;
                     *live += u64::from(at.entry_bytes);

@@ -229,3 +229,29 @@ async fn a_batch_that_panics_is_tried_again() {
     assert!(ledger.location(key(&content)).is_some());
     assert_eq!(store.queued_bytes(), 0);
 }
+
+/// Content that was lost is stored anew by the next put of it, once a read has found that out.
+#[tokio::test]
+async fn what_is_lost_is_stored_anew_by_a_put() {
+    let ledger: Arc<MemoryLedger> = Arc::default();
+    let objects: Arc<InMemory> = Arc::default();
+    let content = Bytes::from_static(b"lost");
+    // Past staging, so that it is in a pack at once.
+    let store = open_with_objects(&ledger, &objects, 0).await;
+    let id = store.put(DOMAIN, content.clone()).await.unwrap();
+    store.sync().await.unwrap();
+    let place = ledger.location(key(&content)).unwrap().place;
+    let Place::Pack { pack, .. } = place else {
+        panic!("{place:?}");
+    };
+    store.objects().unwrap().delete(pack).await.unwrap();
+    assert_eq!(store.get(DOMAIN, id).await, Err(ChunkError::Corrupt(id)));
+    for _ in 0..2 {
+        store.put(DOMAIN, content.clone()).await.unwrap();
+        store.sync().await.unwrap();
+        assert_eq!(store.get(DOMAIN, id).await, Ok(content.clone()));
+        // And so what is damaged in the ledger.
+        ledger.spoil(key(&content), Bytes::from_static(b"other"));
+        assert_eq!(store.get(DOMAIN, id).await, Err(ChunkError::Corrupt(id)));
+    }
+}

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use super::Shared;
 use super::entry::Entry;
-use super::ledger::{ChunkKey, KEYS_MAX, Keep, Kept, KeptAll, STAGE_BYTES_MAX};
+use super::ledger::{ChunkKey, KEYS_MAX, Keep, Kept, KeptAll, Place, STAGE_BYTES_MAX};
 use super::objects::Objects;
 use super::queue::{Batch, Outcome};
 use crate::{ChunkError, Domain};
@@ -28,7 +28,7 @@ const INLINE_BYTES_MAX: usize = 16 * 1024;
 impl Shared {
     /// Whether this process itself put or touched the chunk in the current cycle.
     pub(super) fn is_known(&self, key: ChunkKey) -> bool {
-        self.known.get(&key) == Some(self.cycles.current())
+        self.known.get(&key) == Some(self.cycles.current()) && self.bad.get(&key).is_none()
     }
 
     pub(super) async fn put(
@@ -112,17 +112,46 @@ impl Shared {
             outcome,
             result: None,
         };
+        // Staged also if there is no room: they are few.
+        let (bad, puts) = puts
+            .into_iter()
+            .partition(|(key, _)| self.bad.get(key).is_some());
+        let replaced = self.run_groups(groups(self.stages(bad), Vec::new())).await;
         let bytes: usize = puts.iter().map(|(_, entry)| entry.bytes.len()).sum();
         let result = match &self.objects {
             Some(objects) if self.is_full_for(bytes) => {
                 self.run_past_staging(objects, puts, touches).await
             }
-            _ => self.run_groups(groups(stages(puts), touches)).await,
+            _ => self.run_groups(groups(self.stages(puts), touches)).await,
         };
+        let result = replaced.and(result);
         if let Err(error) = &result {
             tracing::warn!(%error, "chunks are not stored; the next sync tries again");
         }
         running.result = Some(result);
+    }
+
+    /// What is to be staged of puts.
+    fn stages(&self, puts: Vec<(ChunkKey, Entry)>) -> Vec<(ChunkKey, Keep)> {
+        let stage = |(key, entry): (ChunkKey, Entry)| {
+            let Entry { bytes, plain_bytes } = entry;
+            let entry = bytes;
+            let keep = match self.bad.get(&key) {
+                Some(bad) => Keep::Replace {
+                    bad,
+                    entry,
+                    plain_bytes,
+                },
+                None => Keep::Stage { entry, plain_bytes },
+            };
+            (key, keep)
+        };
+        puts.into_iter().map(stage).collect()
+    }
+
+    /// A read found nothing whole where the ledger said that a chunk is: the next put of it is to store it anew.
+    pub(super) fn note_bad(&self, key: ChunkKey, place: Place) {
+        self.bad.insert(key, place);
     }
 
     async fn run_groups(&self, groups: Vec<Vec<(ChunkKey, Keep)>>) -> Result<(), ChunkError> {
@@ -273,8 +302,15 @@ impl Shared {
         } else {
             Vec::new()
         };
+        let replaced: Vec<_> = group.iter().filter_map(bad_place).collect();
         match self.ledger.keep(group).await {
             Ok(all) => {
+                for (key, bad) in replaced {
+                    self.places.remove(&key);
+                    if self.bad.get(&key) == Some(bad) {
+                        self.bad.remove(&key);
+                    }
+                }
                 self.shared_counters.transactions.increment();
                 self.kept(&keys, &all);
                 let stored: HashSet<_> = keys
@@ -353,6 +389,14 @@ impl Drop for Running<'_> {
     }
 }
 
+/// Where a chunk that is replaced was found to be bad.
+fn bad_place((key, keep): &(ChunkKey, Keep)) -> Option<(ChunkKey, Place)> {
+    match keep {
+        Keep::Replace { bad, .. } => Some((*key, *bad)),
+        Keep::Touch | Keep::Stage { .. } | Keep::Packed { .. } => None,
+    }
+}
+
 /// Cuts a batch into transactions.
 fn groups(puts: Vec<(ChunkKey, Keep)>, touches: Vec<ChunkKey>) -> Vec<Vec<(ChunkKey, Keep)>> {
     let (mut groups, mut group, mut bytes) = (Vec::new(), Vec::new(), 0_usize);
@@ -376,24 +420,14 @@ fn groups(puts: Vec<(ChunkKey, Keep)>, touches: Vec<ChunkKey>) -> Vec<Vec<(Chunk
 fn entry_len(keep: &Keep) -> Option<usize> {
     match keep {
         Keep::Touch => None,
-        Keep::Stage { entry, .. } => Some(entry.len()),
+        Keep::Stage { entry, .. } | Keep::Replace { entry, .. } => Some(entry.len()),
         Keep::Packed { entry_bytes, .. } => usize::try_from(*entry_bytes).ok(),
     }
 }
 
 fn staged_entry((key, keep): &(ChunkKey, Keep)) -> Option<(ChunkKey, Bytes)> {
     match keep {
-        Keep::Stage { entry, .. } => Some((*key, entry.clone())),
+        Keep::Stage { entry, .. } | Keep::Replace { entry, .. } => Some((*key, entry.clone())),
         Keep::Touch | Keep::Packed { .. } => None,
     }
-}
-
-/// What is to be staged of puts.
-fn stages(puts: Vec<(ChunkKey, Entry)>) -> Vec<(ChunkKey, Keep)> {
-    let stage = |(key, entry): (ChunkKey, Entry)| {
-        let Entry { bytes, plain_bytes } = entry;
-        let entry = bytes;
-        (key, Keep::Stage { entry, plain_bytes })
-    };
-    puts.into_iter().map(stage).collect()
 }
