@@ -2,6 +2,7 @@ use base::limits::CHUNK_BYTES_MAX;
 use base::{Rng, SystemClock};
 use object_store::memory::InMemory;
 use object_store::path::Path;
+use object_store::{ObjectStoreExt, PutPayload};
 
 use super::memory_ledger::MemoryLedger;
 use super::objects::ObjectOptions;
@@ -31,7 +32,7 @@ async fn open_with_objects(
     let options = SharedOptions {
         staging_bytes_max,
         packers: 0,
-        full_time: Duration::from_millis(100),
+        full_time: Duration::from_secs(2),
         ..SharedOptions::default()
     };
     let parts = SharedParts {
@@ -252,6 +253,25 @@ async fn what_is_lost_is_stored_anew_by_a_put() {
         assert_eq!(store.get(DOMAIN, id).await, Ok(content.clone()));
         // And so what is damaged in the ledger.
         ledger.spoil(key(&content), Bytes::from_static(b"other"));
+        assert_eq!(store.get(DOMAIN, id).await, Err(ChunkError::Corrupt(id)));
+    }
+}
+
+/// A pack that ends too early is damage, and no outage.
+#[tokio::test]
+async fn a_pack_that_is_cut_short_is_damaged() {
+    let ledger: Arc<MemoryLedger> = Arc::default();
+    let objects: Arc<InMemory> = Arc::default();
+    let content = Bytes::from_static(b"in a pack");
+    let store = open_with_objects(&ledger, &objects, 0).await;
+    let id = store.put(DOMAIN, content.clone()).await.unwrap();
+    store.sync().await.unwrap();
+    let name = ledger.packs()[0].0.to_string();
+    let path = Path::from(format!("packs/{}/{name}", &name[..2]));
+    let whole = objects.get(&path).await.unwrap().bytes().await.unwrap();
+    for len in [50, 0] {
+        let cut = PutPayload::from(whole.slice(..len));
+        objects.put(&path, cut).await.unwrap();
         assert_eq!(store.get(DOMAIN, id).await, Err(ChunkError::Corrupt(id)));
     }
 }
