@@ -75,6 +75,13 @@ impl Addresses {
                  of this machine"
             );
         }
+        if is_of_another_machine(&self.peers) {
+            tracing::warn!(
+                peers = self.peers,
+                "other gateways are told an address that this machine does not have: it must lead to this server \
+                 alone, and not to a balancer. Set peer_listen to an address of this machine"
+            );
+        }
         if self.api.is_empty() {
             tracing::warn!(
                 "api_listen is a loopback address and peer_listen is none: API calls for sessions of \
@@ -106,6 +113,16 @@ fn is_loopback(authority: &str) -> bool {
     address.is_ok_and(|address| address.ip().is_loopback())
 }
 
+/// Whether an address, host and port, is an IP address that this machine does not have.
+fn is_of_another_machine(authority: &str) -> bool {
+    let Ok(address) = authority.parse::<SocketAddr>() else {
+        return false;
+    };
+    // Only what a machine has can be bound. No datagram is sent.
+    let bound = std::net::UdpSocket::bind((address.ip(), 0));
+    bound.is_err_and(|error| error.kind() == std::io::ErrorKind::AddrNotAvailable)
+}
+
 /// The IP address as text, unless it means any.
 fn specific(address: SocketAddr) -> Option<String> {
     Some(address.ip())
@@ -120,6 +137,14 @@ fn url(host: &str, port: u16) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn addresses_of_other_machines_are_known() {
+        assert!(is_of_another_machine("192.0.2.1:2049"));
+        assert!(!is_of_another_machine("127.0.0.1:2049"));
+        assert!(!is_of_another_machine("files.example:2049"));
+        assert!(is_loopback("127.0.0.1:1") && !is_loopback("192.0.2.1:1"));
+    }
     use crate::settings::Given;
 
     fn addresses(advertise: Option<&str>, listen: [&str; 3]) -> [String; 3] {
