@@ -749,6 +749,7 @@ async fn connections_are_bounded() {
     third.write_all(&call(1, ECHO)).unwrap();
     server.settle().await;
     assert_eq!(server.taken(), 0);
+    assert_eq!(server.counters.crowded.value(), 1);
     drop(first);
     assert_eq!(reply(&mut third), Some((1, 24)));
 }
