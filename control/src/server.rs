@@ -11,6 +11,7 @@ use chunkstore::shared::SharedOptions;
 use chunkstore::shared::disk::DiskCache;
 use chunkstore::shared::objects::Objects;
 use metadata::kv::embedded::{EmbeddedOptions, OpenError};
+use metadata::kv::held::HeldKv;
 use metadata::kv::{Kv, KvError};
 use metadata::record::session::{Identity, SessionState};
 use metadata::store::{NewTicket, NewWorkspace, OpenSession, Store, StoreError, token_prefix};
@@ -19,7 +20,7 @@ use serde::Serialize;
 use tokio::net::TcpListener;
 
 use crate::api::{ApiState, Own, Serving, router, start_forgetting};
-use crate::collector::Collector;
+use crate::collector::{Collector, HoldsOf};
 use crate::data_dir::{ControlFile, DataDir, SessionFile};
 use crate::expiry;
 use crate::failure::{Failure, FailureKind};
@@ -131,12 +132,13 @@ impl Server {
         let Stores {
             dir,
             metadata,
+            kv,
             store,
             content,
         } = Stores::open(dir, settings, (&clock, &rng), tasks.clone()).await?;
         let cached = cached(&content, settings);
         let engines = Engines {
-            kv: metadata.kv(),
+            kv: Arc::clone(&kv),
             chunks: Arc::<CachedStore>::clone(&cached),
             clock: Arc::clone(&clock),
             rng: Arc::clone(&rng),
@@ -155,7 +157,8 @@ impl Server {
         };
         dir.keep_control(&control_file(&ready))?;
         warn_if_full(&*metadata.kv(), settings);
-        let collector = start_collector(&gateway, metadata.kv(), &store, &content, &clock, &tasks);
+        let own = (&clock, &rng, &tasks);
+        let collector = Collector::begin(&gateway, metadata.kv(), &store, &content, own);
         let counted = Counted {
             gateway: Arc::clone(&gateway),
             content,
@@ -312,6 +315,8 @@ fn no_space(failure: &Failure, settings: &Settings) -> Failure {
 struct Stores {
     dir: DataDir,
     metadata: Metadata,
+    /// What calls of clients and of the API use. The store, too.
+    kv: Arc<dyn Kv>,
     store: Store,
     content: Content,
 }
@@ -331,9 +336,18 @@ impl Stores {
         dir.keep_tier(&settings.chunks)?;
         let own = (clock, rng, &until);
         let content = open_content(&dir, &metadata, settings, objects, own).await?;
+        let (kv, store) = match content.shared() {
+            None => (metadata.kv(), store),
+            Some(shared) => {
+                let holds = Arc::new(HoldsOf::new(shared));
+                let kv: Arc<dyn Kv> = Arc::new(HeldKv::new(metadata.kv(), holds));
+                (Arc::clone(&kv), store.through(kv).telling_fleet())
+            }
+        };
         Ok(Self {
             dir,
             metadata,
+            kv,
             store,
             content,
         })
@@ -431,34 +445,6 @@ fn start_removing(
     start_forgetting(tasks, store.clone(), Arc::clone(gateway), Arc::clone(clock));
     let (workspaces, served, time) = shared();
     Remover::start(tasks, workspaces, served, time)
-}
-
-/// Begins to collect local content.
-fn start_collector(
-    gateway: &Arc<Gateway>,
-    kv: Arc<dyn Kv>,
-    store: &Store,
-    content: &Content,
-    clock: &Arc<dyn Clock>,
-    tasks: &Tasks,
-) -> Option<Arc<Collector>> {
-    let Content::Local(local) = content else {
-        tracing::warn!(
-            "file content is shared and is not collected yet: what nothing refers to stays stored, and no \
-             policy removes commits"
-        );
-        return None;
-    };
-    let collector = Collector::new(
-        kv,
-        store.clone(),
-        Arc::clone(local),
-        Arc::clone(clock),
-        tasks.clone(),
-    );
-    let gateway = Arc::clone(gateway);
-    collector.start(move || gateway.is_caretaker());
-    Some(collector)
 }
 
 fn system_rng() -> Result<Rng, Failure> {

@@ -221,6 +221,19 @@ async fn settle(
     Ok(settled)
 }
 
+/// Takes bytes that nothing leads to any more from what is live in packs.
+pub(crate) async fn take_from_packs(
+    txn: &mut dyn Transaction,
+    dead: BTreeMap<PackId, u64>,
+) -> Result<(), StoreError> {
+    for (pack, bytes) in dead {
+        let mut record = require_pack(&*txn, pack).await?;
+        record.live_bytes = record.live_bytes.saturating_sub(bytes);
+        txn.set(&keyspace::pack(pack), &record.encode());
+    }
+    Ok(())
+}
+
 async fn read_pack(txn: &dyn Transaction, pack: PackId) -> Result<Option<PackRecord>, StoreError> {
     let key = keyspace::pack(pack);
     let value = txn.get(&key, Isolation::Serializable).await?;
