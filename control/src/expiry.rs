@@ -51,7 +51,7 @@ async fn close_expired(until: &Tasks, store: &Store, gateway: &Gateway) -> Resul
                 }
                 Err(error) => return Err(error),
             }
-            gateway.drop_everywhere(id).await;
+            gateway.drop_session(id);
         }
         after = page.next;
         if after.is_none() {

@@ -103,7 +103,7 @@ impl Remover {
                             Ok(()) | Err(StoreError::NotFound { .. }) => {}
                             Err(error) => return Err(error),
                         }
-                        self.gateway.drop_everywhere(id).await;
+                        self.gateway.drop_session(id);
                     }
                 }
                 Removal::Removed(_) => {}

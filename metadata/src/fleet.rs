@@ -308,29 +308,6 @@ pub async fn remove_dead(
     Ok(removed)
 }
 
-/// Tells gateways that a session is no longer what they have in memory.
-///
-/// # Errors
-///
-/// The store fails: they may not have been told.
-///
-/// # Cancellation
-///
-/// Safe: they may or may not have been told.
-pub async fn notify(
-    kv: &dyn Kv,
-    gateways: &[GatewayId],
-    session: SessionId,
-    nonce: u64,
-) -> Result<(), FleetError> {
-    let mut txn = kv.begin();
-    for gateway in gateways {
-        write_notice(txn.as_mut(), *gateway, session, nonce);
-    }
-    txn.commit().await?;
-    Ok(())
-}
-
 /// Whether there is no notice of a session to a gateway (any more).
 ///
 /// # Errors
@@ -393,6 +370,27 @@ pub(crate) fn write_notice(
 ) {
     let notice = NoticeRecord { nonce };
     txn.set(&keyspace::notice(gateway, session), &notice.encode());
+}
+
+/// Tells the owner of a session that it ends: whoever is told of the end hears nothing old afterwards
+/// for longer than until the owner's next renewal. For the transaction that removes the owner record.
+pub(crate) async fn tell_owner(
+    txn: &mut dyn Transaction,
+    session: SessionId,
+    nonce: u64,
+) -> Result<(), KvError> {
+    let owner = match read_owner(txn, session).await {
+        Ok(Some(owner)) => owner,
+        Err(FleetError::Kv(error)) => return Err(error),
+        // Who it was cannot be said, and a session with a damaged record must be possible to close.
+        Ok(None) | Err(FleetError::Record(_)) => return Ok(()),
+    };
+    // One that has left has nothing in memory, and nobody would remove its notices.
+    let lease = keyspace::lease(owner.gateway);
+    if txn.get(&lease, Isolation::Serializable).await?.is_some() {
+        write_notice(txn, owner.gateway, session, nonce);
+    }
+    Ok(())
 }
 
 pub(crate) async fn has_notice(

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::{FromRequestParts, RawPathParams, Request, State};
+use axum::extract::{FromRequestParts, Query, RawPathParams, Request, State};
 use axum::http::request::Parts;
 use axum::http::uri::PathAndQuery;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
@@ -57,6 +57,12 @@ enum Failed {
     Unsent(String),
     /// It may have heard, and done, all of it.
     Unanswered(String),
+}
+
+/// The query of a call that looks at a session, as [`super::diff`] takes it.
+#[derive(Debug, serde::Deserialize)]
+struct Asked {
+    session: Option<String>,
 }
 
 /// Another gateway's API.
@@ -110,8 +116,11 @@ pub(super) async fn pass_on(
 /// is answered here, with what is wrong.
 async fn other(state: &Arc<ApiState>, head: &mut Parts) -> Option<Other> {
     let places = RawPathParams::from_request_parts(head, state).await.ok()?;
-    let (_, session) = places.iter().find(|(name, _)| *name == "session")?;
-    let session = session.to_owned();
+    let place = places.iter().find(|(name, _)| *name == "session");
+    let session = match place {
+        Some((_, session)) => session.to_owned(),
+        None => Query::<Asked>::try_from_uri(&head.uri).ok()?.0.session?,
+    };
     let Tenant(tenant) = Tenant::from_request_parts(head, state).await.ok()?;
     let id = session_id(state, tenant, &session).await.ok()?;
     let place = state.counted.gateway.whereabouts(id).await.ok()?;

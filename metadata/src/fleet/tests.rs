@@ -386,6 +386,71 @@ async fn seen_by(kv: &dyn Kv, clock: &ManualClock, seen: &mut Sightings) {
     seen.saw(clock.monotonic(), leases);
 }
 
+async fn tell(
+    kv: &dyn Kv,
+    gateway: GatewayId,
+    session: SessionId,
+    nonce: u64,
+) -> Result<(), KvError> {
+    let mut txn = kv.begin();
+    write_notice(txn.as_mut(), gateway, session, nonce);
+    txn.commit().await?;
+    Ok(())
+}
+
+/// Also if the outcome of the transaction that closes it is unknown, and the call is never made again.
+#[tokio::test]
+async fn the_owner_of_a_session_that_is_closed_is_told() {
+    for seed in 0..40 {
+        let mut world = World::new(seed, LeftOut::Nothing).await;
+        let mut gateway = world.gateway();
+        while gateway.taken.is_none() {
+            world.renew(&mut gateway).await;
+            world.take(&mut gateway, false).await;
+        }
+        let store = Store::open(
+            Arc::new(world.kv.clone()),
+            world.clock.clone(),
+            Arc::new(Rng::seeded(seed)),
+        );
+        let store = store.await.unwrap();
+        let closed = store.close_session(TenantId::DEFAULT, world.session).await;
+        let is_open = store
+            .session(TenantId::DEFAULT, world.session)
+            .await
+            .is_ok();
+        assert!(closed.is_err() || !is_open, "seed {seed}");
+        if is_open {
+            continue;
+        }
+        let renewal = loop {
+            match gateway.member.renew(&world.kv, world.clock.as_ref()).await {
+                Ok(renewal) => break renewal,
+                Err(error) => assert!(matches!(error, FleetError::Kv(_)), "{error:?}"),
+            }
+        };
+        assert_eq!(renewal.notices, [world.session], "seed {seed}");
+    }
+}
+
+#[tokio::test]
+async fn a_gateway_that_has_left_is_told_nothing() {
+    let world = World::new(1, LeftOut::Nothing).await;
+    let owner = GatewayId::new(77);
+    let taker = Taker::alone(owner, 1);
+    while take_over(&world.kv, &world.trees, world.session, taker)
+        .await
+        .is_err()
+    {}
+    let mut txn = world.kv.begin();
+    tell_owner(txn.as_mut(), world.session, 1).await.unwrap();
+    assert!(
+        !has_notice(txn.as_ref(), owner, world.session)
+            .await
+            .unwrap()
+    );
+}
+
 #[tokio::test]
 async fn a_gateway_is_dead_when_its_counter_stands_still() {
     let clock = ManualClock::new(Timestamp::EPOCH);
@@ -411,7 +476,7 @@ async fn a_gateway_is_dead_when_its_counter_stands_still() {
     // And then it is gone for good.
     clock.advance(LEASE * 60);
     let now = clock.monotonic();
-    notify(&kv, &[id], SessionId::new(9), 1).await.unwrap();
+    tell(&kv, id, SessionId::new(9), 1).await.unwrap();
     assert_eq!(remove_dead(&kv, &seen, now).await, Ok(vec![id]));
     assert!(leases(&kv).await.unwrap().is_empty());
     assert!(is_obeyed(&kv, id, SessionId::new(9)).await.unwrap());
@@ -444,12 +509,12 @@ async fn only_what_was_obeyed_is_removed() {
     let mut member = Member::new(id, lease());
     member.renew(&kv, &clock).await.unwrap();
     for session in [one, two] {
-        notify(&kv, &[id], session, 1).await.unwrap();
+        tell(&kv, id, session, 1).await.unwrap();
     }
     let renewal = member.renew(&kv, &clock).await.unwrap();
     assert_eq!(renewal.notices, [one, two]);
     assert!(!is_obeyed(&kv, id, one).await.unwrap());
-    notify(&kv, &[id], two, 2).await.unwrap();
+    tell(&kv, id, two, 2).await.unwrap();
     let renewal = member.renew(&kv, &clock).await.unwrap();
     assert_eq!(renewal.notices, [two]);
     assert!(is_obeyed(&kv, id, one).await.unwrap());

@@ -313,25 +313,6 @@ impl Gateway {
         session.give_up();
     }
 
-    /// Tells the other gateways that a session is no longer what they may have in memory. They hear it
-    /// with their next renewal.
-    pub async fn tell_others(&self, session: SessionId) {
-        let Some(fleet) = &self.fleet else { return };
-        let others: Vec<GatewayId> = fleet
-            .peers(self.clock.monotonic())
-            .into_iter()
-            .filter(|peer| !peer.is_dead)
-            .map(|peer| peer.id)
-            .collect();
-        if others.is_empty() {
-            return;
-        }
-        let nonce = self.rng.u64();
-        if let Err(error) = fleet::notify(self.kv.as_ref(), &others, session, nonce).await {
-            tracing::warn!(%session, %error, "other gateways were not told of a session");
-        }
-    }
-
     /// Whether calls may be answered from memory now.
     pub(crate) fn may_serve(&self) -> bool {
         match &self.fleet {

@@ -127,17 +127,6 @@ impl Gateway {
         let smaller = |peer: &Peer| !peer.is_dead && peer.id.raw() < self.id.raw();
         self.may_serve() && !self.others().iter().any(smaller)
     }
-
-    /// Drops a session from the memory of all gateways, because it was closed or changed in the
-    /// store: here at once, elsewhere with the next renewal of a lease.
-    ///
-    /// # Cancellation
-    ///
-    /// Safe: others may not have been told.
-    pub async fn drop_everywhere(&self, session: SessionId) {
-        self.drop_session(session);
-        self.tell_others(session).await;
-    }
 }
 
 fn there(peer: Peer) -> Whereabouts {

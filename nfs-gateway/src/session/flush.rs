@@ -167,6 +167,7 @@ impl Session {
 
     fn flush_done(&self, taken: &Taken, batch: &FlushBatch) {
         let number = taken.number;
+        let now = self.shared.clock.monotonic();
         let (ready, mut guards) = {
             let mut state = self.lock();
             state.image.set_durable(number);
@@ -200,7 +201,7 @@ impl Session {
                     Recipient::Direct(_) => None,
                     Recipient::Table { key, .. } => {
                         let result = bytes::Bytes::copy_from_slice(parked.reply.body());
-                        state.calls.finish(*key, result, parked.stored)
+                        state.calls.finish(*key, result, parked.stored, now)
                     }
                 })
                 .collect();

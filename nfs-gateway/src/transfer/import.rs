@@ -652,7 +652,7 @@ async fn close(gateway: &Gateway, tenant: TenantId, session: SessionId) {
         // It ends by itself.
         Err(error) => tracing::warn!(%session, %error, "close the session of an import"),
     }
-    gateway.drop_everywhere(session).await;
+    gateway.drop_session(session);
 }
 
 #[cfg(test)]

@@ -232,6 +232,12 @@ async fn calls_are_done_where_their_session_is() {
         let source = ticket.body["mount_source"].to_string();
         assert!(source.starts_with("\"10.0.0.1:/"), "{source}");
     }
+    // Also a call that has it in its query.
+    let id = path.trim_start_matches("/v1/sessions/");
+    let diff = format!("/v1/workspaces/w/diff?path=%ff&session={id}");
+    let diff = world.ask(&second, "GET", &diff, Value::Null).await;
+    assert_eq!(diff.status, 200, "{}", diff.body);
+    assert_eq!(second.gateway.sessions_in_memory(), 0);
     // By the first digits of its id, and errors are those of the other one.
     let short = &path[..path.len() - 4];
     let short = format!("{short}/sync");
