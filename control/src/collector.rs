@@ -329,6 +329,9 @@ impl Collector {
                 () = self.clock.sleep(LOOK) => {}
                 () = self.until.shutdown_begun() => return,
             }
+            if let Collected::Shared(sharing) = &self.chunks {
+                sharing.end_left().await;
+            }
             let queued = self.state.lock().queued.take();
             let next = match queued {
                 Some(queued) => Some(queued),

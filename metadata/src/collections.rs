@@ -345,6 +345,43 @@ impl Collections {
         swept.await
     }
 
+    /// Fails with [`CollectionError::Lost`] if it is the turn of another. Whoever misses something asks this before it
+    /// tells: another may have collected what an old record refers to.
+    ///
+    /// # Errors
+    ///
+    /// See [`CollectionError`].
+    ///
+    /// # Cancellation
+    ///
+    /// Safe to drop.
+    pub async fn still(&self, turn: Turn) -> Result<(), CollectionError> {
+        let found = self.state().await?;
+        if found.turn == turn && found.phase != CyclePhase::Idle {
+            Ok(())
+        } else {
+            Err(CollectionError::Lost)
+        }
+    }
+
+    /// Ends the collection of a gateway, wherever it is, if it is its turn. For one that has been started anew, or
+    /// that could not end it before.
+    ///
+    /// # Errors
+    ///
+    /// As [`Collections::end`].
+    ///
+    /// # Cancellation
+    ///
+    /// As [`Collections::end`].
+    pub async fn end_of(&self, gateway: GatewayId) -> Result<(), CollectionError> {
+        let turn = self.state().await?.turn;
+        if turn.gateway == gateway {
+            self.end(turn).await?;
+        }
+        Ok(())
+    }
+
     /// Ends a collection, wherever it is. Does nothing if it is the turn of another.
     ///
     /// # Errors

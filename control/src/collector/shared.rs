@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use base::{ChunkId, Clock, DomainId, GatewayId, Rng, Tasks};
@@ -67,6 +67,8 @@ pub(crate) struct Sharing {
     places: Places,
     gateway: Arc<Gateway>,
     rng: Arc<Rng>,
+    /// A collection of this gateway may not have ended, and keeps the others waiting.
+    is_left: AtomicBool,
     /// Bytes that were live after the last collection.
     live_bytes: AtomicU64,
     /// What this process had stored by then.
@@ -88,6 +90,8 @@ impl Sharing {
             places: Places::new(kv, clock, Arc::clone(&rng)),
             gateway,
             rng,
+            // That of the process before.
+            is_left: AtomicBool::new(true),
             live_bytes: AtomicU64::new(0),
             stored_then: AtomicU64::new(0),
         }
@@ -98,6 +102,18 @@ impl Sharing {
         let since = self.chunks.counters().stored_bytes.count();
         let since = since.saturating_sub(self.stored_then.load(Ordering::Relaxed));
         (self.live_bytes.load(Ordering::Relaxed)).saturating_add(since)
+    }
+
+    /// Ends what was left of an earlier collection of this gateway. Between two.
+    pub(super) async fn end_left(&self) {
+        if !self.is_left.load(Ordering::Relaxed) {
+            return;
+        }
+        match self.collections.end_of(self.gateway.id()).await {
+            Ok(()) => self.is_left.store(false, Ordering::Relaxed),
+            // It is tried again soon.
+            Err(error) => tracing::debug!(%error, "end a collection that was left"),
+        }
     }
 
     fn others(&self) -> BTreeSet<GatewayId> {
@@ -164,13 +180,11 @@ impl Collector {
             gateway: sharing.gateway.id(),
             run: sharing.rng.u64(),
         };
+        sharing.is_left.store(true, Ordering::Relaxed);
         let begun = sharing.collections.begin(turn, &sharing.others()).await?;
         begun.map_err(CollectError::Busy)?;
         let collected = self.collect_in_turn(sharing, turn, dry_run, found).await;
-        // If this fails the next one begins all the same, when this gateway asks, or is dead.
-        if let Err(error) = sharing.collections.end(turn).await {
-            tracing::warn!(%error, "end the collection");
-        }
+        sharing.end_left().await;
         collected
     }
 
@@ -190,7 +204,12 @@ impl Collector {
         self.wait_for_holds(sharing, cycle).await?;
         sharing.collections.raise_floor(turn).await?;
         let mut references = References::without(Arc::clone(&self.trees), leaving);
-        let marking = self.read(sharing, turn, &mut references, found).await?;
+        let read = self.read(sharing, turn, &mut references, found).await;
+        if !matches!(&read, Ok(marking) if marking.missing == 0) {
+            // It may have stood still, and another has collected what it found.
+            sharing.collections.still(turn).await?;
+        }
+        let marking = read?;
         if marking.missing > 0 {
             return Err(CollectError::Missing(marking.missing));
         }

@@ -1,13 +1,18 @@
-use base::{ChunkId, DomainId, ManualClock, Timestamp, WorkspaceId};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use base::{ChunkId, DomainId, ManualClock, TenantId, Timestamp, WorkspaceId};
 use bytes::Bytes;
 
 use super::*;
 use crate::check::{CheckOptions, check};
 use crate::kv::faulty::{FaultRates, FaultyKv};
+use crate::kv::held::HeldKv;
 use crate::kv::memory::MemoryKv;
 use crate::places::{Keep, Kept, Moved, PIECE_BYTES_MAX, Places};
-use crate::store::Store;
-use crate::tree::Root;
+use crate::record::session::Identity;
+use crate::session::{FlushBatch, FlushError, Taker, take_over};
+use crate::store::{NewWorkspace, OpenSession, Store};
+use crate::tree::{MemoryNodes, MemoryTrees, Root};
 
 const ONE: Turn = Turn {
     gateway: GatewayId::new(1),
@@ -128,6 +133,7 @@ async fn phases_follow_each_other_and_one_has_the_turn() {
     assert_eq!(collections.end_marking(ONE, &walked).await, Ok(Vec::new()));
     assert_eq!(collections.end_marking(ONE, &walked).await, Ok(Vec::new()));
     collections.sweep(ONE, &[name(1)]).await.unwrap();
+    collections.still(ONE).await.unwrap();
     // One that is dead is followed, and can do nothing more.
     collections
         .begin(TWO, &living(&[2]))
@@ -135,6 +141,7 @@ async fn phases_follow_each_other_and_one_has_the_turn() {
         .unwrap()
         .unwrap();
     for lost in [
+        collections.still(ONE).await,
         collections.begin_cycle(ONE).await.map(drop),
         collections.raise_floor(ONE).await,
         collections.end_marking(ONE, &walked).await.map(drop),
@@ -154,6 +161,14 @@ async fn phases_follow_each_other_and_one_has_the_turn() {
         collections.raise_floor(TWO).await,
         Err(CollectionError::Lost)
     );
+    // One that is started anew lets others begin.
+    collections.begin(ONE, &living(&[])).await.unwrap().unwrap();
+    collections.end_of(TWO.gateway).await.unwrap();
+    let busy = collections.begin(TWO, &living(&[1])).await.unwrap();
+    assert_eq!(busy, Err(ONE.gateway));
+    collections.end_of(ONE.gateway).await.unwrap();
+    let begun = collections.begin(TWO, &living(&[1])).await.unwrap();
+    assert_eq!(begun, Ok(()));
 }
 
 #[tokio::test]
@@ -339,7 +354,7 @@ async fn a_store_that_fails_takes_nothing_that_is_young() {
 #[tokio::test]
 async fn what_prepares_a_collection_is_done_in_its_turn() {
     let world = world().await;
-    let held = crate::kv::held::HeldKv::new(Arc::clone(&world.kv), Arc::new(Preparing(ONE)));
+    let held = HeldKv::new(Arc::clone(&world.kv), Arc::new(Preparing(ONE)));
     let write = async || {
         let mut txn = held.begin();
         txn.set(b"w", b"");
@@ -360,4 +375,65 @@ async fn what_prepares_a_collection_is_done_in_its_turn() {
     assert_eq!(write().await, Ok(()));
     collections.begin_cycle(ONE).await.unwrap();
     assert_eq!(write().await, Err(KvError::Outlived));
+}
+
+/// The oldest hold; 0 if there is none.
+#[derive(Debug, Default)]
+struct Oldest(AtomicU64);
+
+impl Admission for Oldest {
+    fn is_asked(&self) -> bool {
+        self.0.load(SeqCst) > 0
+    }
+
+    fn allows(&self, record: &CycleRecord) -> bool {
+        self.0.load(SeqCst) >= record.floor
+    }
+}
+
+#[tokio::test]
+async fn a_session_whose_holds_a_collection_has_not_waited_for_is_lost() {
+    let world = world().await;
+    let new = NewWorkspace {
+        name: "w".into(),
+        root: (0o755, 0, 0),
+    };
+    let tenant = TenantId::DEFAULT;
+    world.store.create_workspace(tenant, new).await.unwrap();
+    let open = OpenSession {
+        workspace: "w".into(),
+        read_only: false,
+        identity: Identity::Passthrough,
+        agent: String::new(),
+        run: String::new(),
+        ttl_seconds: None,
+        version: None,
+        branch: None,
+    };
+    let opened = world.store.open_session(tenant, open).await.unwrap();
+    let session = opened.session.id;
+    let oldest = Arc::new(Oldest::default());
+    let admission: Arc<dyn Admission> = Arc::<Oldest>::clone(&oldest);
+    let held = HeldKv::new(Arc::clone(&world.kv), admission);
+    let trees = MemoryTrees::new(Arc::new(MemoryNodes::new()));
+    let taker = Taker::alone(GatewayId::new(7), 1);
+    let mut owned = take_over(&held, &trees, session, taker).await.unwrap();
+    let (fence, layers) = (&mut owned.fence, &owned.layers);
+    let batch = FlushBatch::default();
+    for hold in [0, 1, 1, 0, 1] {
+        oldest.0.store(hold, SeqCst);
+        fence.flush(&held, layers, &batch).await.unwrap();
+    }
+    // The floor is its hold's cycle: it is met, and passed.
+    world.mark(ONE).await;
+    fence.flush(&held, layers, &batch).await.unwrap();
+    assert_eq!(fence.number(), 6);
+    world.mark(TWO).await;
+    for _ in 0..2 {
+        let late = fence.flush(&held, layers, &batch).await;
+        assert_eq!(late, Err(FlushError::Fenced));
+    }
+    let taker = Taker::alone(GatewayId::new(7), 2);
+    let again = take_over(&*world.kv, &trees, session, taker).await.unwrap();
+    assert_eq!(again.fence.number(), 6);
 }
