@@ -293,7 +293,7 @@ async fn roots_are_told_while_somebody_listens() {
 }
 
 async fn tell_in(txn: &mut dyn Transaction, grey: GreyRoot) {
-    super::tell(txn, grey).await.unwrap();
+    tell(txn, grey).await.unwrap();
 }
 
 #[tokio::test]
