@@ -179,9 +179,12 @@ async fn what_is_old_is_taken_with_all_it_has() {
     world.stage(3, 30).await;
     world.stage(4, 40).await;
     world.places.begin_pack(PACK, 100).await.unwrap();
-    for (number, offset) in [(3, 0), (4, 30)] {
-        let name = name(number);
-        let moved = [Moved { name, offset }];
+    for (number, offset, entry_bytes) in [(3, 0, 30), (4, 30, 40)] {
+        let moved = [Moved {
+            name: name(number),
+            offset,
+            entry_bytes,
+        }];
         world.places.settle(PACK, &moved).await.unwrap();
     }
     world.mark(ONE).await;
