@@ -31,6 +31,19 @@ pub enum Rule {
     PassedOnce,
     /// A call that has waited is dropped if its connection has ended meanwhile.
     Ended,
+    /// What has a hold of a cycle below the floor commits nothing
+    /// (`docs/design/0016-fleet-collection.md`, as those below).
+    Floor,
+    /// A root that is copied during a collection is told.
+    Grey,
+    /// A collection ends its marking only when all that was told is walked, serializably.
+    MarkingEnd,
+    /// A chunk that was put or touched in the current cycle is not taken.
+    Young,
+    /// A put or touch raises the cycle of a chunk that it finds.
+    Raise,
+    /// A collector whose turn it is no more takes nothing.
+    Turn,
 }
 
 #[cfg(feature = "testing")]

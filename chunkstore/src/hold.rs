@@ -67,9 +67,11 @@ impl Holds {
         }))
     }
 
-    /// A hold of a cycle whose number others give.
-    pub(crate) fn take_in(self: &Arc<Self>, cycle: u64) -> Hold {
+    /// A hold of a cycle whose number others give: the current one, asked for under the lock, so that none
+    /// is taken that [`Holds::settled`] has not seen.
+    pub(crate) fn take_in(self: &Arc<Self>, current: impl FnOnce() -> u64) -> Hold {
         let mut state = self.state.lock();
+        let cycle = current();
         *state.held.entry(cycle).or_default() += 1;
         Hold(Some(Held {
             holds: Arc::clone(self),
@@ -117,6 +119,21 @@ impl Holds {
         }
     }
 
+    /// The oldest cycle that has a hold.
+    pub(crate) fn oldest(&self) -> Option<u64> {
+        let state = self.state.lock();
+        state.held.first_key_value().map(|(oldest, _)| *oldest)
+    }
+
+    /// A cycle of which there is no older hold, now or later: at most the current one, which never
+    /// becomes less.
+    pub(crate) fn settled(&self, current: impl FnOnce() -> u64) -> u64 {
+        let state = self.state.lock();
+        let current = current();
+        let oldest = state.held.first_key_value().map(|(oldest, _)| *oldest);
+        oldest.map_or(current, |oldest| oldest.min(current))
+    }
+
     /// How many holds there are.
     pub(crate) fn count(&self) -> u64 {
         self.state.lock().held.values().sum()
@@ -146,5 +163,19 @@ mod tests {
         drop(young);
         assert!(holds.are_released_before(cycle + 1));
         drop(Hold::none());
+    }
+
+    #[test]
+    fn holds_are_of_cycles_that_others_tell() {
+        let holds = Arc::new(Holds::default());
+        assert_eq!((holds.oldest(), holds.settled(|| 4)), (None, 4));
+        let old = holds.take_in(|| 4);
+        let young = holds.take_in(|| 6);
+        assert_eq!((holds.oldest(), holds.settled(|| 6)), (Some(4), 4));
+        drop(old);
+        assert_eq!((holds.oldest(), holds.settled(|| 7)), (Some(6), 6));
+        assert_eq!(holds.settled(|| 5), 5);
+        drop(young);
+        assert_eq!((holds.oldest(), holds.settled(|| 7)), (None, 7));
     }
 }

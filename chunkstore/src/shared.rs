@@ -290,6 +290,24 @@ impl SharedStore {
         self.shared.holds.count()
     }
 
+    /// The oldest cycle in which a hold was taken that lives.
+    #[must_use]
+    pub fn oldest_hold(&self) -> Option<u64> {
+        self.shared.holds.oldest()
+    }
+
+    /// A cycle of which this process has no older hold, now or later.
+    #[must_use]
+    pub fn settled(&self) -> u64 {
+        let cycles = &self.shared.cycles;
+        self.shared.holds.settled(|| cycles.current())
+    }
+
+    /// Takes note of the current cycle.
+    pub fn learn(&self, cycle: u64) {
+        self.shared.cycles.learn(cycle);
+    }
+
     /// Whether all holds of cycles before `cycle` are released.
     #[must_use]
     pub fn is_released_before(&self, cycle: u64) -> bool {
@@ -321,8 +339,8 @@ impl ChunkStore for SharedStore {
     }
 
     fn hold(&self) -> Hold {
-        let cycle = self.shared.cycles.current();
-        self.shared.holds.take_in(cycle)
+        let cycles = &self.shared.cycles;
+        self.shared.holds.take_in(|| cycles.current())
     }
 
     fn touch(&self, domain: DomainId, id: ChunkId) {

@@ -3,25 +3,33 @@
 //! `docs/design/0002-collection.md` has the rules. Collections run one after the other, on one
 //! task: when somebody asks, when space is short, when the chunk store has grown much since the
 //! last one, and from time to time. Nothing of a collection survives the process, or needs to.
+//!
+//! Chunks that several gateways share are collected by one of them (`shared.rs`).
 
 mod expire;
+mod marks;
+mod shared;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use base::{Clock, Tasks};
+use base::{Clock, GatewayId, Rng, Tasks};
 use chunkstore::local::{Freed, LocalStore, Marked, Survey, Thoroughness};
 use chunkstore::{ChunkError, ChunkStore};
+use metadata::collections::CollectionError;
 use metadata::kv::{Kv, KvError, Version};
 use metadata::references::{ReferenceCounts, ReferenceError, References};
-use metadata::store::Store;
+use metadata::store::{Store, StoreError};
 use metadata::tree::Trees;
-use nfs_gateway::ChunkTrees;
+use nfs_gateway::{ChunkTrees, Gateway};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use self::shared::tell_holds;
+pub(crate) use self::shared::{HoldsOf, Sharing};
+use crate::tier::Content;
 use crate::types::{Collection, CollectionState, Trigger};
 
 /// Time between two looks at whether a collection is due.
@@ -67,7 +75,7 @@ pub(crate) struct Collector {
     kv: Arc<dyn Kv>,
     /// Tells of roots that are copied.
     store: Store,
-    chunks: Arc<LocalStore>,
+    chunks: Collected,
     /// The trees in `chunks`, without the cache that calls of clients use.
     trees: Arc<dyn Trees>,
     clock: Arc<dyn Clock>,
@@ -78,6 +86,31 @@ pub(crate) struct Collector {
     /// Told when a collection ends.
     ended: Notify,
     counters: Counters,
+}
+
+/// What is collected.
+#[derive(Clone, Debug)]
+pub(crate) enum Collected {
+    /// The packs of this data directory.
+    Local(Arc<LocalStore>),
+    /// Chunks that others use, too.
+    Shared(Arc<Sharing>),
+}
+
+impl Collected {
+    fn nodes(&self) -> Arc<dyn ChunkStore> {
+        match self {
+            Self::Local(local) => Arc::<LocalStore>::clone(local),
+            Self::Shared(sharing) => Arc::new(sharing.chunks.clone()),
+        }
+    }
+
+    fn stored_bytes(&self) -> u64 {
+        match self {
+            Self::Local(local) => local.stored_bytes(),
+            Self::Shared(sharing) => sharing.stored_bytes(),
+        }
+    }
 }
 
 /// What has been counted since the process began.
@@ -120,6 +153,12 @@ struct Last {
 enum CollectError {
     #[error("writes that began before it are not finished: try again later")]
     Unsettled,
+    #[error("gateway {} is collecting: try again later", .0.raw())]
+    Busy(GatewayId),
+    #[error(transparent)]
+    Collection(#[from] CollectionError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
     #[error("the server is shutting down")]
     Stopped,
     #[error(
@@ -139,7 +178,11 @@ impl CollectError {
     /// Whether a later try may do better.
     fn is_transient(&self) -> bool {
         match self {
-            Self::Unsettled | Self::Stopped | Self::Kv(_) => true,
+            Self::Unsettled | Self::Busy(_) | Self::Stopped | Self::Kv(_) => true,
+            Self::Collection(CollectionError::Lost) => true,
+            Self::Collection(CollectionError::Store(error)) | Self::Store(error) => {
+                matches!(error, StoreError::Unavailable(_))
+            }
             Self::References(error) => error.is_transient(),
             Self::Missing(_) | Self::Chunks(_) => false,
         }
@@ -171,7 +214,7 @@ impl Collector {
     pub(crate) fn new(
         kv: Arc<dyn Kv>,
         store: Store,
-        chunks: Arc<LocalStore>,
+        chunks: Collected,
         clock: Arc<dyn Clock>,
         until: Tasks,
     ) -> Arc<Self> {
@@ -181,7 +224,7 @@ impl Collector {
             stored_bytes: chunks.stored_bytes(),
             version: None,
         };
-        let nodes: Arc<dyn ChunkStore> = Arc::<LocalStore>::clone(&chunks);
+        let nodes = chunks.nodes();
         Arc::new(Self {
             kv,
             store,
@@ -202,12 +245,35 @@ impl Collector {
         })
     }
 
+    /// A collector of the content of a server's files, which has begun; `kv` commits whatever it is given.
+    pub(crate) fn begin(
+        gateway: &Arc<Gateway>,
+        kv: Arc<dyn Kv>,
+        store: &Store,
+        content: &Content,
+        (clock, rng, tasks): (&Arc<dyn Clock>, &Arc<Rng>, &Tasks),
+    ) -> Arc<Self> {
+        let chunks = match content {
+            Content::Local(local) => Collected::Local(Arc::clone(local)),
+            Content::Shared(shared) => {
+                let own = (Arc::clone(&kv), Arc::clone(clock), Arc::clone(rng));
+                let sharing = Arc::new(Sharing::new(shared.clone(), Arc::clone(gateway), own));
+                tell_holds(&sharing, Arc::clone(clock), tasks);
+                Collected::Shared(sharing)
+            }
+        };
+        let collector = Self::new(kv, store.clone(), chunks, Arc::clone(clock), tasks.clone());
+        let gateway = Arc::clone(gateway);
+        collector.start(move || gateway.is_caretaker());
+        collector
+    }
+
     pub(crate) fn counters(&self) -> &Counters {
         &self.counters
     }
 
     /// Begins to look for what is due, when `is_its_turn`, and for what somebody asks for.
-    pub(crate) fn start(self: &Arc<Self>, is_its_turn: impl Fn() -> bool + Send + Sync + 'static) {
+    fn start(self: &Arc<Self>, is_its_turn: impl Fn() -> bool + Send + Sync + 'static) {
         let collector = Arc::clone(self);
         let work = async move { collector.serve(is_its_turn).await };
         self.until.spawn(work);
@@ -263,6 +329,9 @@ impl Collector {
                 () = self.clock.sleep(LOOK) => {}
                 () = self.until.shutdown_begun() => return,
             }
+            if let Collected::Shared(sharing) = &self.chunks {
+                sharing.end_left().await;
+            }
             let queued = self.state.lock().queued.take();
             let next = match queued {
                 Some(queued) => Some(queued),
@@ -309,9 +378,10 @@ impl Collector {
     }
 
     fn room(&self) -> Room {
-        let device = self.chunks.device_bytes();
-        let available = self.chunks.available_bytes();
-        match (device, available) {
+        let Collected::Local(chunks) = &self.chunks else {
+            return Room::Enough;
+        };
+        match (chunks.device_bytes(), chunks.available_bytes()) {
             (Some(device), Some(available)) => Room::of(device, available),
             _ => Room::Enough,
         }
@@ -389,11 +459,23 @@ impl Collector {
 
     /// One collection. What it has found and done stays in `found`, also after an error.
     async fn collect(&self, dry_run: bool, found: &mut Found) -> Result<(), CollectError> {
+        match &self.chunks {
+            Collected::Local(chunks) => self.collect_local(chunks, dry_run, found).await,
+            Collected::Shared(sharing) => self.collect_shared(sharing, dry_run, found).await,
+        }
+    }
+
+    async fn collect_local(
+        &self,
+        chunks: &LocalStore,
+        dry_run: bool,
+        found: &mut Found,
+    ) -> Result<(), CollectError> {
         // Commits go now or not before the end: the walk relies on it.
-        let leaving = self.expire(dry_run, found).await?;
+        let leaving = self.expire(&self.store, dry_run, found).await?;
         // From before the new cycle's holds to the end: whoever copies a root holds.
         let grey = self.store.grey_roots();
-        let chunks = LocalStore::clone(&self.chunks);
+        let chunks = LocalStore::clone(chunks);
         let begun = tokio::task::spawn_blocking(move || chunks.begin_collection()).await;
         // It does not panic; and no other collection runs.
         let Ok(Some(begun)) = begun else {

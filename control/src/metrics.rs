@@ -20,17 +20,15 @@ pub(crate) struct Counted {
     pub(crate) gateway: Arc<Gateway>,
     pub(crate) content: Content,
     pub(crate) cached: Arc<CachedStore>,
-    /// None if the content is shared.
-    pub(crate) collector: Option<Arc<Collector>>,
+    pub(crate) collector: Arc<Collector>,
     /// Calls to a metadata store on a network.
     pub(crate) metadata: Option<Arc<KvCalls>>,
 }
 
 impl Counted {
-    /// A count of the collector; 0 without.
+    /// A count of the collector.
     fn collections(&self, count: fn(&Counters) -> &AtomicU64) -> f64 {
-        let collector = self.collector.as_deref();
-        collector.map_or(0.0, |it| load(count(it.counters())))
+        load(count(self.collector.counters()))
     }
 
     /// How long calls to FoundationDB took; nothing without.

@@ -11,15 +11,16 @@ use chunkstore::shared::SharedOptions;
 use chunkstore::shared::disk::DiskCache;
 use chunkstore::shared::objects::Objects;
 use metadata::kv::embedded::{EmbeddedOptions, OpenError};
+use metadata::kv::held::HeldKv;
 use metadata::kv::{Kv, KvError};
 use metadata::record::session::{Identity, SessionState};
 use metadata::store::{NewTicket, NewWorkspace, OpenSession, Store, StoreError, token_prefix};
-use nfs_gateway::{Engines, FleetOptions, Gateway, GatewayOptions, ServerLimits};
+use nfs_gateway::{Engines, Gateway, GatewayOptions, ServerLimits};
 use serde::Serialize;
 use tokio::net::{TcpListener, TcpSocket};
 
 use crate::api::{ApiState, Own, Serving, router, start_forgetting};
-use crate::collector::Collector;
+use crate::collector::{Collector, HoldsOf};
 use crate::data_dir::{ControlFile, DataDir, SessionFile};
 use crate::expiry;
 use crate::failure::{Failure, FailureKind};
@@ -135,19 +136,19 @@ impl Server {
         let Stores {
             dir,
             metadata,
+            kv,
             store,
             content,
         } = Stores::open(dir, settings, (&clock, &rng), tasks.clone()).await?;
         let cached = cached(&content, settings);
         let engines = Engines {
-            kv: metadata.kv(),
+            kv: Arc::clone(&kv),
             chunks: Arc::<CachedStore>::clone(&cached),
             clock: Arc::clone(&clock),
             rng: Arc::clone(&rng),
         };
         let api_token = api_token(&dir, &store).await?;
-        let fleet = addresses.fleet_options(settings, token_prefix(&api_token));
-        let options = gateway_options(settings, fleet, open_files::raise());
+        let options = gateway_options(settings, &addresses, &api_token);
         let gateway = Gateway::new(options, engines, store.clone());
         let gateway = gateway.await.map_err(of_store)?;
         let ready = Ready {
@@ -161,7 +162,8 @@ impl Server {
         };
         dir.keep_control(&control_file(&ready))?;
         warn_if_full(&*metadata.kv(), settings);
-        let collector = start_collector(&gateway, metadata.kv(), &store, &content, &clock, &tasks);
+        let own = (&clock, &rng, &tasks);
+        let collector = Collector::begin(&gateway, metadata.kv(), &store, &content, own);
         let counted = Counted {
             gateway: Arc::clone(&gateway),
             content,
@@ -318,6 +320,8 @@ fn no_space(failure: &Failure, settings: &Settings) -> Failure {
 struct Stores {
     dir: DataDir,
     metadata: Metadata,
+    /// What calls of clients and of the API use. The store, too.
+    kv: Arc<dyn Kv>,
     store: Store,
     content: Content,
 }
@@ -337,9 +341,18 @@ impl Stores {
         dir.keep_tier(&settings.chunks)?;
         let own = (clock, rng, &until);
         let content = open_content(&dir, &metadata, settings, objects, own).await?;
+        let (kv, store) = match content.shared() {
+            None => (metadata.kv(), store),
+            Some(shared) => {
+                let holds = Arc::new(HoldsOf::new(shared));
+                let kv: Arc<dyn Kv> = Arc::new(HeldKv::new(metadata.kv(), holds));
+                (Arc::clone(&kv), store.through(kv).telling_fleet())
+            }
+        };
         Ok(Self {
             dir,
             metadata,
+            kv,
             store,
             content,
         })
@@ -451,34 +464,6 @@ fn start_removing(
     Remover::start(tasks, workspaces, served, time)
 }
 
-/// Begins to collect local content.
-fn start_collector(
-    gateway: &Arc<Gateway>,
-    kv: Arc<dyn Kv>,
-    store: &Store,
-    content: &Content,
-    clock: &Arc<dyn Clock>,
-    tasks: &Tasks,
-) -> Option<Arc<Collector>> {
-    let Content::Local(local) = content else {
-        tracing::warn!(
-            "file content is shared and is not collected yet: what nothing refers to stays stored, and no \
-             policy removes commits"
-        );
-        return None;
-    };
-    let collector = Collector::new(
-        kv,
-        store.clone(),
-        Arc::clone(local),
-        Arc::clone(clock),
-        tasks.clone(),
-    );
-    let gateway = Arc::clone(gateway);
-    collector.start(move || gateway.is_caretaker());
-    Some(collector)
-}
-
 fn system_rng() -> Result<Rng, Failure> {
     Rng::system().map_err(|error| Failure::io("read random numbers", &error))
 }
@@ -550,11 +535,8 @@ async fn open_chunks(
     }
 }
 
-fn gateway_options(
-    settings: &Settings,
-    fleet: Option<FleetOptions>,
-    open_files: Option<u64>,
-) -> GatewayOptions {
+fn gateway_options(settings: &Settings, addresses: &Addresses, api_token: &str) -> GatewayOptions {
+    let open_files = open_files::raise();
     let wanted = settings.connections_max;
     GatewayOptions {
         dirty_bytes_max: bytes(settings.dirty_memory.0),
@@ -565,7 +547,7 @@ fn gateway_options(
             ..ServerLimits::default()
         },
         proxy_from: settings.proxy_from.iter().map(|it| it.0).collect(),
-        fleet,
+        fleet: addresses.fleet_options(settings, token_prefix(api_token)),
         ..GatewayOptions::default()
     }
 }

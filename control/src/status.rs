@@ -433,9 +433,10 @@ impl From<StoreError> for ApiError {
 
 fn of_store(error: &KvError) -> (StatusCode, &'static str) {
     match error {
-        KvError::Conflict | KvError::VersionTooOld | KvError::Unavailable(_) => {
-            (StatusCode::SERVICE_UNAVAILABLE, "unavailable")
-        }
+        KvError::Conflict
+        | KvError::VersionTooOld
+        | KvError::Unavailable(_)
+        | KvError::Outlived => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
         // It may have happened: look before trying again.
         KvError::OutcomeUnknown => (StatusCode::INTERNAL_SERVER_ERROR, "outcome-unknown"),
         KvError::NoSpace => (StatusCode::INSUFFICIENT_STORAGE, "no-space"),

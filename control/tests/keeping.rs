@@ -9,15 +9,17 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use base::{Clock, InodeId, ManualClock, NodeId, Rng, SystemClock, TenantId, Timestamp};
+    use base::{Clock, InodeId, ManualClock, NodeId, Rng, SystemClock, Tasks, TenantId, Timestamp};
+    use chunkstore::ChunkStore;
     use chunkstore::local::{LocalOptions, LocalStore};
+    use chunkstore::shared::{KnownCycle, SharedOptions, SharedParts, SharedStore};
     use metadata::keyspace;
     use metadata::kv::Kv;
     use metadata::kv::embedded::{EmbeddedKv, EmbeddedOptions};
     use metadata::record::inode::InodeRecord;
     use metadata::session::{session_layers, tree_of};
     use metadata::store::{NewCommit, Store};
-    use nfs_gateway::ChunkTrees;
+    use nfs_gateway::{ChunkTrees, KvLedger};
     use serde_json::Value;
 
     use crate::support::files::{Mount, content, mounted};
@@ -108,8 +110,23 @@ mod tests {
         is_clean(dir);
     }
 
+    /// The chunks in the metadata store.
+    async fn shared(kv: Arc<dyn Kv>, clock: Arc<dyn Clock>) -> SharedStore {
+        let rng = Arc::new(Rng::system().unwrap());
+        let parts = SharedParts {
+            ledger: Arc::new(KvLedger::new(kv, Arc::clone(&clock), rng)),
+            cycles: Arc::new(KnownCycle::default()),
+            objects: None,
+            disk: None,
+            clock,
+            tasks: Tasks::new(),
+        };
+        let opened = SharedStore::open(parts, SharedOptions::default()).await;
+        opened.unwrap()
+    }
+
     /// Makes a commit that nothing names, two days ago, without a server. Gives its id.
-    fn left_behind(dir: &Path) -> String {
+    fn left_behind(dir: &Path, chunks: &str) -> String {
         let system: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let now = system.wall().seconds();
         let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(Timestamp::new(now - 2 * 86_400, 0)));
@@ -118,8 +135,13 @@ mod tests {
             let path = dir.join("meta.redb");
             let kv = EmbeddedKv::open(&path, &EmbeddedOptions::default(), Arc::clone(&system));
             let kv: Arc<dyn Kv> = Arc::new(kv.unwrap());
-            let local = LocalStore::open(&dir.join("chunks"), LocalOptions::default(), system);
-            let trees = ChunkTrees::new(Arc::new(local.unwrap()), 0);
+            let nodes: Arc<dyn ChunkStore> = if chunks == "kv" {
+                Arc::new(shared(Arc::clone(&kv), system).await)
+            } else {
+                let chunks = dir.join("chunks");
+                Arc::new(LocalStore::open(&chunks, LocalOptions::default(), system).unwrap())
+            };
+            let trees = ChunkTrees::new(nodes, 0);
             let store = Store::open(kv, clock, Arc::new(Rng::system().unwrap()));
             let store = store.await.unwrap();
             let tenant = store.tenant(TenantId::DEFAULT).await.unwrap();
@@ -146,11 +168,18 @@ mod tests {
 
     #[test]
     fn what_nobody_needs_is_let_go_by_a_policy() {
+        for chunks in ["local", "kv"] {
+            let_go(chunks);
+        }
+    }
+
+    fn let_go(chunks: &str) {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path();
-        assert_eq!(Server::start("up", dir).terminate(), Some(0));
-        let commit = left_behind(dir);
-        let server = Server::start("up", dir);
+        let start = || Server::start_with("up", dir, &["--chunks", chunks]);
+        assert_eq!(start().terminate(), Some(0));
+        let commit = left_behind(dir, chunks);
+        let server = start();
         let retention = |more: &[&str]| {
             let args = [&["workspace", "retention", "default"], more].concat();
             json(&args, dir)
@@ -193,7 +222,11 @@ mod tests {
         fails(&["show", &commit], dir, NOT_FOUND, &[]);
         fails(&["pin", "add", &commit], dir, NOT_FOUND, &[]);
         assert_eq!(server.terminate(), Some(0));
-        is_clean(dir);
+        if chunks == "local" {
+            return is_clean(dir);
+        }
+        let report = json(&["check"], dir);
+        assert_eq!(report["clean"], true, "{report}");
     }
 
     #[test]

@@ -40,8 +40,17 @@ mod tests {
         mount.write_durably("large", large(3)).await;
         publish(&dir, &session, &[]);
         mount.write_durably("large", large(5)).await;
+        mount.write_durably("twice", large(9)).await;
+        mount.write_durably("twice", large(10)).await;
         drop(mount);
-        fails(&["gc"], &dir, CONFLICT, &["not collected yet"]);
+        let dry = json(&["gc", "--dry-run"], &dir);
+        assert!(dry["dead_bytes"].as_u64().unwrap() > 390_000, "{dry}");
+        assert_eq!(dry["freed_bytes"], 0, "{dry}");
+        let collected = json(&["gc"], &dir);
+        assert_eq!(collected["state"], "done", "{collected}");
+        assert_eq!(collected["freed_bytes"], dry["dead_bytes"], "{collected}");
+        let again = json(&["gc"], &dir);
+        assert_eq!(again["dead_chunks"], 0, "{again}");
         let metrics = server.call("GET", "/metrics", None, b"").1;
         let staged = metrics
             .as_str()

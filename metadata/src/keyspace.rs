@@ -42,7 +42,9 @@
 //! | `c` | place of a chunk | domain: u64, chunk: 32 bytes | `PlaceRecord`: staged or in a pack, lengths, cycle |
 //! | `b` | body of a staged chunk | domain: u64, chunk: 32 bytes, piece: u8 | a part of its entry, at most 90,000 bytes |
 //! | `B` | pack of chunks | pack: 16 bytes | `PackRecord`: whether it is written, bytes, live bytes |
-//! | `g` | shared chunks | `c` | `CycleRecord`: the current cycle of collections |
+//! | `g` | shared chunks | `c` | `CycleRecord`: the current cycle of collections, and how far it is |
+//! | `g` | shared chunks | `h`, gateway: u64 | `SettledRecord`: the oldest cycle of which it has holds |
+//! | `g` | shared chunks | `r`, workspace: u64, root: 32 bytes | empty: a root that was copied during a collection |
 //! | `g` | shared chunks | `s` | bytes of all staged entries: u64 LE, by atomic add |
 //! | `g` | shared chunks | `t` | `TierRecord`: where the chunks of the installation are |
 //!
@@ -69,9 +71,11 @@ use base::{CommitId, OperationId, SessionId, TenantId, Timestamp, WorkspaceId};
 
 pub use decode::{Key, decode, decode_delta_layer};
 pub use expiry::{expired_until, expiry};
+pub(crate) use gateways::is_of_a_gateway;
 pub use gateways::{decode_lease, decode_notice, lease, leases, notice, notices};
 pub use shared::{
-    bodies, body, body_pieces, cycle, decode_body, pack, packs, place, places, staged_bytes, tier,
+    bodies, body, body_pieces, cycle, decode_body, grey, greys, pack, packs, place, places,
+    settled, settled_all, staged_bytes, tier,
 };
 
 use crate::kv::KeyRange;
@@ -124,6 +128,8 @@ mod session_table {
 /// Sub-tables of what is known of shared chunks.
 mod shared_table {
     pub(super) const CYCLE: u8 = b'c';
+    pub(super) const SETTLED: u8 = b'h';
+    pub(super) const GREY: u8 = b'r';
     pub(super) const STAGED: u8 = b's';
     pub(super) const TIER: u8 = b't';
 }

@@ -15,6 +15,7 @@ pub mod embedded;
 pub mod faulty;
 #[cfg(feature = "fdb")]
 pub mod fdb;
+pub mod held;
 pub mod memory;
 pub mod still;
 
@@ -158,6 +159,10 @@ pub enum KvError {
     /// The transaction was used in a way that the store does not allow. A bug of the caller.
     #[error("wrong use of a transaction: {0}")]
     Usage(&'static str),
+    /// A collection of shared chunks did not wait for what this gateway was about, so what it refers to
+    /// may be gone. Nothing was written; begin anew.
+    #[error("a collection of shared chunks has not waited for this: begin it anew")]
+    Outlived,
     /// The stored file is damaged.
     #[error("metadata store is damaged: {0}")]
     Corrupt(String),
@@ -172,6 +177,12 @@ pub trait Kv: Debug + Send + Sync + 'static {
     /// reserve. Cheap enough to ask for each call that allocates.
     fn available_bytes(&self) -> Option<u64> {
         None
+    }
+
+    /// By how many versions a read version that is known from a commit should be older than the
+    /// commit's. Not 0 if what decides on commits here is known only so far.
+    fn versions_behind(&self) -> u64 {
+        0
     }
 }
 

@@ -1,6 +1,7 @@
 //! Images, sessions and the metadata store. Knows files, nothing of NFS.
 
 pub mod check;
+pub mod collections;
 pub mod compare;
 pub mod conflicts;
 pub mod error;

@@ -12,6 +12,7 @@ mod tests;
 use std::sync::Arc;
 
 use base::limits::CHUNK_BYTES_MAX;
+use base::simulation::{Rule, is_kept};
 use base::{ChunkId, Clock, DomainId, Rng};
 use bytes::{Bytes, BytesMut};
 use futures_util::future::try_join_all;
@@ -19,10 +20,11 @@ use futures_util::future::try_join_all;
 use crate::keyspace;
 use crate::kv::{AtomicOp, Isolation, Kv, RangeLimit, Transaction, pairs_of};
 use crate::record::RecordError;
-use crate::record::place::{CycleRecord, PackId, Place, PlaceRecord};
+use crate::record::place::{PackId, Place, PlaceRecord};
 use crate::store::StoreError;
 use crate::transact::{Budget, Transactor};
 
+pub(crate) use self::settle::take_from_packs;
 pub use self::settle::{Moved, Settled};
 pub use self::staged::{Staged, StagedPage};
 
@@ -228,7 +230,7 @@ async fn keep(
         let key = keyspace::place(name.0, name.1);
         match found {
             Found::At(record) if !is_bad(keep, &record) => {
-                if record.cycle < now {
+                if record.cycle < now && is_kept(Rule::Raise) {
                     let raised = PlaceRecord {
                         cycle: now,
                         ..record
@@ -368,7 +370,7 @@ fn stage(txn: &mut dyn Transaction, name: ChunkName, entry: &Bytes) -> Result<()
     Ok(())
 }
 
-async fn records<'n>(
+pub(crate) async fn records<'n>(
     txn: &dyn Transaction,
     names: impl Iterator<Item = &'n ChunkName>,
     isolation: Isolation,
@@ -423,10 +425,7 @@ async fn entry(
 }
 
 async fn cycle(txn: &dyn Transaction, isolation: Isolation) -> Result<u64, StoreError> {
-    let value = txn.get(&keyspace::cycle(), isolation).await?;
-    let record = value.map(|value| CycleRecord::decode(&value)).transpose();
-    let record = record.map_err(|error| damaged("cycle of collections".into(), error))?;
-    Ok(record.unwrap_or_default().cycle)
+    Ok(crate::collections::read(txn, isolation).await?.cycle)
 }
 
 /// Read beside what matters: a bound, not a fact.

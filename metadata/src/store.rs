@@ -174,6 +174,8 @@ pub struct Store {
     call: Option<Arc<KeyedCall>>,
     /// Who wants to know of roots that are copied.
     watchers: Arc<grey::Watchers>,
+    /// They are other processes.
+    tells_fleet: bool,
 }
 
 impl Store {
@@ -220,9 +222,19 @@ impl Store {
             actor: Arc::default(),
             call: None,
             watchers: Arc::default(),
+            tells_fleet: false,
         };
         store.initialise(installation).await?;
         Ok(store)
+    }
+
+    /// The same store through `kv`, which hands on to the one it was opened on.
+    #[must_use]
+    pub fn through(&self, kv: Arc<dyn Kv>) -> Self {
+        Self {
+            transactor: Transactor::new(kv, Arc::clone(&self.clock), Arc::clone(&self.rng)),
+            ..self.clone()
+        }
     }
 
     async fn initialise(&self, installation: [u8; 16]) -> Result<(), StoreError> {

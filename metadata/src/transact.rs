@@ -205,9 +205,11 @@ fn pause_after(error: &KvError, attempt: u32) -> Option<Duration> {
         KvError::VersionTooOld if attempt == 1 => return Some(Duration::ZERO),
         KvError::Conflict | KvError::VersionTooOld => PAUSE_AFTER_CONFLICT,
         KvError::Unavailable(_) | KvError::OutcomeUnknown => PAUSE_AFTER_FAILURE,
-        KvError::NoSpace | KvError::Limit(_) | KvError::Usage(_) | KvError::Corrupt(_) => {
-            return None;
-        }
+        KvError::NoSpace
+        | KvError::Limit(_)
+        | KvError::Usage(_)
+        | KvError::Outlived
+        | KvError::Corrupt(_) => return None,
     };
     let doublings = attempt.saturating_sub(1).min(16);
     Some(first.saturating_mul(1 << doublings).min(PAUSE_MAX))

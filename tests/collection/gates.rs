@@ -58,12 +58,12 @@ impl Hooks for Gates {
 
 /// A chunk store whose writes stop at the gate.
 #[derive(Debug)]
-pub(crate) struct GatedChunks {
-    pub(crate) inner: LocalStore,
+pub(crate) struct GatedChunks<S = LocalStore> {
+    pub(crate) inner: S,
     pub(crate) gate: Arc<Gate>,
 }
 
-impl ChunkStore for GatedChunks {
+impl<S: ChunkStore> ChunkStore for GatedChunks<S> {
     fn put(&self, domain: Domain, content: Bytes) -> ChunkFuture<'_, ChunkId> {
         Box::pin(async move {
             self.gate.pass().await;

@@ -7,6 +7,8 @@
 #[cfg(test)]
 mod copies;
 #[cfg(test)]
+mod fleet;
+#[cfg(test)]
 mod gates;
 #[cfg(test)]
 mod model;

@@ -39,15 +39,15 @@ use crate::gates::{Gate, GatedChunks, GatedKv, Gates};
 
 pub(crate) mod keeping;
 
-const TENANT: TenantId = TenantId::DEFAULT;
-const DOMAIN: DomainId = DomainId::new(TENANT.raw());
+pub(crate) const TENANT: TenantId = TenantId::DEFAULT;
+pub(crate) const DOMAIN: DomainId = DomainId::new(TENANT.raw());
 const GATEWAY: GatewayId = GatewayId::new(7);
-const FILE: InodeId = InodeId::new(5000);
+pub(crate) const FILE: InodeId = InodeId::new(5000);
 
 /// Blocks of the file that are never changed, so that a tree has several nodes.
-const FILLERS: u32 = 600;
+pub(crate) const FILLERS: u32 = 600;
 /// Blocks that are, spread over the file.
-const SLOTS: u32 = 6;
+pub(crate) const SLOTS: u32 = 6;
 /// Few, so that what was removed is soon put again.
 const CONTENTS: u64 = 40;
 const SESSIONS_MAX: usize = 8;
@@ -118,20 +118,20 @@ pub(crate) struct Tally {
     pub(crate) opened: Cell<u64>,
 }
 
-fn add(counter: &Cell<u64>) {
+pub(crate) fn add(counter: &Cell<u64>) {
     counter.set(counter.get() + 1);
 }
 
 /// `None` if the job came to nothing, as it may: another one won, or its session is gone.
-type Job = Pin<Box<dyn Future<Output = Option<()>>>>;
+pub(crate) type Job = Pin<Box<dyn Future<Output = Option<()>>>>;
 type Collecting = Pin<Box<dyn Future<Output = Result<(), String>>>>;
 
-fn content(number: u64) -> Bytes {
+pub(crate) fn content(number: u64) -> Bytes {
     let rng = Rng::seeded(number + 1);
     (0..40).flat_map(|_| rng.u64().to_be_bytes()).collect()
 }
 
-fn slot_key(slot: u32) -> Vec<u8> {
+pub(crate) fn slot_key(slot: u32) -> Vec<u8> {
     keys::block(FILE, slot * (FILLERS / SLOTS) + 1)
 }
 
@@ -438,7 +438,7 @@ impl Process {
 }
 
 /// Polls a job until it comes to the gate, or to its end.
-async fn step<T>(gate: &Gate, job: &mut Pin<Box<dyn Future<Output = T>>>) -> Option<T> {
+pub(crate) async fn step<T>(gate: &Gate, job: &mut Pin<Box<dyn Future<Output = T>>>) -> Option<T> {
     std::future::poll_fn(|cx| {
         gate.0.store(false, SeqCst);
         match job.as_mut().poll(cx) {

@@ -111,10 +111,14 @@ impl Server {
 
     /// Ends it as an operator does; gives its exit code.
     pub(crate) fn stop(mut self) -> Option<i32> {
+        self.signal(rustix::process::Signal::TERM);
+        self.child.wait().unwrap().code()
+    }
+
+    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
         let pid = i32::try_from(self.child.id()).unwrap();
         let pid = rustix::process::Pid::from_raw(pid).unwrap();
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-        self.child.wait().unwrap().code()
+        rustix::process::kill_process(pid, signal).unwrap();
     }
 
     /// Its process.

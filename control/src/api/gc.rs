@@ -10,7 +10,6 @@ use base::TenantId;
 use super::ApiState;
 use super::describe::Accepted;
 use super::input::{Body, Place, Tenant};
-use crate::collector::Collector;
 use crate::status::ApiError;
 use crate::types::{Collection, CollectionList, StartCollection};
 
@@ -23,7 +22,7 @@ pub(super) async fn start(
     Body(asked): Body<StartCollection>,
 ) -> Result<Accepted<Collection>, ApiError> {
     operator(tenant, "collections concern")?;
-    match collector(&state)?.ask(asked.dry_run) {
+    match state.counted.collector.ask(asked.dry_run) {
         Some(queued) => Ok(Accepted(queued)),
         None => Err(ApiError::conflict(
             "a collection of the other kind (dry_run) waits already: try again when it has ended",
@@ -36,7 +35,7 @@ pub(super) async fn list(
     Tenant(tenant): Tenant,
 ) -> Result<Json<CollectionList>, ApiError> {
     operator(tenant, "collections concern")?;
-    let items = collector(&state)?.known();
+    let items = state.counted.collector.known();
     Ok(Json(CollectionList { items }))
 }
 
@@ -50,21 +49,11 @@ pub(super) async fn show(
     let run = run
         .parse()
         .map_err(|_| ApiError::invalid(format!("{run:?} is no number of a collection")))?;
-    let found = collector(&state)?.wait_for(run, PATIENCE).await;
+    let found = state.counted.collector.wait_for(run, PATIENCE).await;
     found.map(Json).ok_or_else(|| {
         ApiError::not_found(format!(
             "no collection {run} is known: only the last few since the server's start are"
         ))
-    })
-}
-
-/// The collector of this server's data directory.
-fn collector(state: &ApiState) -> Result<&Collector, ApiError> {
-    state.counted.collector.as_deref().ok_or_else(|| {
-        ApiError::conflict(
-            "the content of files is shared (--chunks), and shared content is not collected yet: what \
-             nothing refers to stays stored, and no policy removes commits",
-        )
     })
 }
 

@@ -3,7 +3,7 @@
 
 use base::{CommitId, WorkspaceId};
 use metadata::references::References;
-use metadata::store::{Expired, StoreError};
+use metadata::store::{Expired, Store, StoreError};
 
 use super::{CollectError, Collector, Found};
 
@@ -18,10 +18,11 @@ impl Collector {
     /// be looked at keeps all it has.
     pub(super) async fn expire(
         &self,
+        store: &Store,
         dry_run: bool,
         found: &mut Found,
     ) -> Result<Vec<Named>, CollectError> {
-        let workspaces = match self.store.workspaces_with_policy().await {
+        let workspaces = match store.workspaces_with_policy().await {
             Ok(workspaces) => workspaces,
             Err(error) => {
                 tracing::warn!(%error, "read what workspaces keep: all is kept");
@@ -31,9 +32,9 @@ impl Collector {
         let mut leaving = Vec::new();
         for workspace in workspaces {
             let done = if dry_run {
-                self.look(workspace, &mut leaving).await
+                self.look(store, workspace, &mut leaving).await
             } else {
-                self.expire_workspace(workspace, found).await
+                self.expire_workspace(store, workspace, found).await
             };
             if let Err(error) = done {
                 tracing::warn!(%workspace, %error, "remove what its policy lets go: it is kept");
@@ -51,10 +52,11 @@ impl Collector {
 
     async fn look(
         &self,
+        store: &Store,
         workspace: WorkspaceId,
         leaving: &mut Vec<Named>,
     ) -> Result<(), StoreError> {
-        let expired = self.store.expired(workspace).await?;
+        let expired = store.expired(workspace).await?;
         leaving.extend(expired.commits().iter().map(|commit| (workspace, *commit)));
         Ok(())
     }
@@ -78,16 +80,17 @@ impl Collector {
 
     async fn expire_workspace(
         &self,
+        store: &Store,
         workspace: WorkspaceId,
         found: &mut Found,
     ) -> Result<(), StoreError> {
         for look in 0..LOOKS_MAX {
-            let mut expired = self.store.expired(workspace).await?;
+            let mut expired = store.expired(workspace).await?;
             if look == 0 {
-                let removed = self.store.remove_old_entries(&expired).await?;
+                let removed = store.remove_old_entries(&expired).await?;
                 found.expiry.log_entries += removed.operations + removed.ref_entries;
             }
-            if self.remove(&mut expired, found).await? {
+            if self.remove(store, &mut expired, found).await? {
                 return Ok(());
             }
         }
@@ -96,9 +99,14 @@ impl Collector {
     }
 
     /// `false` if something has changed.
-    async fn remove(&self, expired: &mut Expired, found: &mut Found) -> Result<bool, StoreError> {
+    async fn remove(
+        &self,
+        store: &Store,
+        expired: &mut Expired,
+        found: &mut Found,
+    ) -> Result<bool, StoreError> {
         while !expired.commits().is_empty() {
-            let Some(removed) = self.store.remove_expired(expired).await? else {
+            let Some(removed) = store.remove_expired(expired).await? else {
                 return Ok(false);
             };
             found.expiry.commits += removed;

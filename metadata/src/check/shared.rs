@@ -7,7 +7,8 @@ use base::{ChunkId, DomainId};
 use super::{Checker, Remedy};
 use crate::keyspace::{self, Key};
 use crate::kv::KvError;
-use crate::record::place::{CycleRecord, PackId, PackRecord, Place, PlaceRecord, TierRecord};
+use crate::record::cycle::{CycleRecord, SettledRecord};
+use crate::record::place::{PackId, PackRecord, Place, PlaceRecord, TierRecord};
 
 /// What has been seen of shared chunks. Bodies come before places, packs before both.
 #[derive(Debug, Default)]
@@ -39,6 +40,14 @@ impl Checker<'_> {
             }
             Key::Cycle => {
                 self.decoded("cycle of collections", CycleRecord::decode(value));
+            }
+            Key::Settled(gateway) => {
+                let place = format!("holds of gateway {}", gateway.raw());
+                self.decoded(&place, SettledRecord::decode(value));
+            }
+            Key::Grey(..) if !value.is_empty() => {
+                let place = "root that was copied during a collection";
+                self.report.add(place, "has a value", Remedy::Store);
             }
             Key::StagedBytes => match value.try_into().map(u64::from_le_bytes) {
                 Ok(bytes) => self.shared.counted_bytes = bytes,

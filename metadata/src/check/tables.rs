@@ -314,6 +314,8 @@ impl Checker<'_> {
             | Key::Body(..)
             | Key::Pack(_)
             | Key::Cycle
+            | Key::Settled(_)
+            | Key::Grey(..)
             | Key::StagedBytes
             | Key::Tier => self.check_shared(key, value).await?,
             // Not in the ranges that come here.

@@ -6,6 +6,7 @@ use base::{ChunkId, CommitId, DomainId, GatewayId, OperationId, SessionId, Tenan
 use super::image::{self, ImageKey};
 use super::{KeyError, KeyReader, session_table, shared_table, spread, table};
 use crate::record::place::PackId;
+use crate::tree::Root;
 
 /// A key of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,6 +83,10 @@ pub enum Key {
     Pack(PackId),
     /// The current cycle of collections.
     Cycle,
+    /// What a gateway says of its holds.
+    Settled(GatewayId),
+    /// A root that was copied while references are read.
+    Grey(WorkspaceId, Root),
     /// The counter of staged bytes.
     StagedBytes,
     /// Where the chunks of the installation are.
@@ -199,6 +204,11 @@ fn shared(table: u8, fields: &mut KeyReader<'_>) -> Result<Key, KeyError> {
         table::PACK => Key::Pack(PackId(fields.array()?)),
         _ => match fields.u8()? {
             shared_table::CYCLE => Key::Cycle,
+            shared_table::SETTLED => Key::Settled(GatewayId::new(fields.u64()?)),
+            shared_table::GREY => Key::Grey(
+                WorkspaceId::new(fields.u64()?),
+                Root::from_bytes(fields.array()?),
+            ),
             shared_table::STAGED => Key::StagedBytes,
             shared_table::TIER => Key::Tier,
             _ => return Err(KeyError::WrongTable),
@@ -250,7 +260,7 @@ mod tests {
 
     use super::super::session_changed;
     use super::super::session_of;
-    use super::super::{body, cycle, pack, place, staged_bytes, tier};
+    use super::super::{body, cycle, grey, pack, place, settled, staged_bytes, tier};
     use super::super::{call, call_total, lease, notice};
     use super::super::{commit, operation, operation_log, ref_log, reference};
     use super::super::{deletion, grown, pin, retention};
@@ -296,6 +306,8 @@ mod tests {
             Key::Body(domain, chunk, piece) => body(*domain, *chunk, *piece),
             Key::Pack(id) => pack(*id),
             Key::Cycle => cycle(),
+            Key::Settled(gateway) => settled(*gateway),
+            Key::Grey(workspace, root) => grey(*workspace, *root),
             Key::StagedBytes => staged_bytes(),
             Key::Tier => tier(),
             Key::Delta(session, generation, part) => {
@@ -361,6 +373,8 @@ mod tests {
             Key::Body(DomainId::new(1), ChunkId::new([1; 32]), 2),
             Key::Pack(PackId([3; 16])),
             Key::Cycle,
+            Key::Settled(GatewayId::new(13)),
+            Key::Grey(workspace, Root::from_bytes([4; 32])),
             Key::StagedBytes,
             Key::Tier,
             delta(ImageKey::Cut { inode, first: 7 }),

@@ -5,6 +5,11 @@ use base::{GatewayId, SessionId};
 use super::{Key, KeyError, decode, key, table};
 use crate::kv::KeyRange;
 
+/// Whether a key is of a gateway, which refers to nothing that is collected.
+pub(crate) fn is_of_a_gateway(key: &[u8]) -> bool {
+    matches!(key.first(), Some(&table::LEASE | &table::NOTICE))
+}
+
 /// A gateway's lease.
 #[must_use]
 pub fn lease(gateway: GatewayId) -> Vec<u8> {

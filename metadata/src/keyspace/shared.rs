@@ -1,10 +1,11 @@
 //! Keys of shared chunks: their places, staged bodies, packs.
 
-use base::{ChunkId, DomainId};
+use base::{ChunkId, DomainId, GatewayId, WorkspaceId};
 
 use super::{Key, KeyError, decode, key, shared_table, table};
 use crate::kv::KeyRange;
 use crate::record::place::PackId;
+use crate::tree::Root;
 
 /// Where a chunk is.
 #[must_use]
@@ -67,6 +68,33 @@ pub fn packs() -> KeyRange {
 #[must_use]
 pub fn cycle() -> Vec<u8> {
     key(table::SHARED, &[&[shared_table::CYCLE]])
+}
+
+/// What a gateway says of its holds.
+#[must_use]
+pub fn settled(gateway: GatewayId) -> Vec<u8> {
+    let gateway = gateway.raw().to_be_bytes();
+    key(table::SHARED, &[&[shared_table::SETTLED], &gateway])
+}
+
+/// What all gateways say of their holds.
+#[must_use]
+pub fn settled_all() -> KeyRange {
+    KeyRange::prefix(&[table::SHARED, shared_table::SETTLED])
+}
+
+/// A root that was copied while references are read.
+#[must_use]
+pub fn grey(workspace: WorkspaceId, root: Root) -> Vec<u8> {
+    let workspace = workspace.raw().to_be_bytes();
+    let root = root.to_bytes();
+    key(table::SHARED, &[&[shared_table::GREY], &workspace, &root])
+}
+
+/// All of them.
+#[must_use]
+pub fn greys() -> KeyRange {
+    KeyRange::prefix(&[table::SHARED, shared_table::GREY])
 }
 
 /// The counter of staged bytes.

@@ -28,7 +28,7 @@ impl KvCalls {
             KvError::VersionTooOld => &self.too_old,
             KvError::OutcomeUnknown => &self.unknown,
             KvError::Unavailable(_) | KvError::NoSpace | KvError::Corrupt(_) => &self.unavailable,
-            KvError::Limit(_) | KvError::Usage(_) => &self.refused,
+            KvError::Limit(_) | KvError::Usage(_) | KvError::Outlived => &self.refused,
         };
         count.fetch_add(1, Ordering::Relaxed);
     }

@@ -245,6 +245,15 @@ async fn settle(
     Ok(settled)
 }
 
+/// Takes bytes that nothing leads to any more from what is live in packs.
+pub(crate) async fn take_from_packs(
+    txn: &mut dyn Transaction,
+    dead: BTreeMap<PackId, u64>,
+) -> Result<(), StoreError> {
+    let live = BTreeMap::new();
+    LivePacks { live, dead }.write(txn).await
+}
+
 async fn read_pack(txn: &dyn Transaction, pack: PackId) -> Result<Option<PackRecord>, StoreError> {
     let key = keyspace::pack(pack);
     let value = txn.get(&key, Isolation::Serializable).await?;

@@ -3,6 +3,7 @@ use base::{ManualClock, Timestamp};
 use super::*;
 use crate::kv::faulty::{FaultRates, FaultyKv};
 use crate::kv::memory::MemoryKv;
+use crate::record::cycle::CycleRecord;
 
 const PACK: PackId = PackId([7; 16]);
 
@@ -31,7 +32,11 @@ fn places() -> (Places, Arc<dyn Kv>) {
 
 async fn begin_cycle(kv: &dyn Kv, cycle: u64) {
     let mut txn = kv.begin();
-    txn.set(&keyspace::cycle(), &CycleRecord { cycle }.encode());
+    let record = CycleRecord {
+        cycle,
+        ..CycleRecord::default()
+    };
+    txn.set(&keyspace::cycle(), &record.encode());
     txn.commit().await.unwrap();
 }
 

@@ -8,6 +8,7 @@ pub mod call;
 pub mod changed;
 pub mod commit;
 pub mod conflict;
+pub mod cycle;
 pub mod entry;
 pub mod gateway;
 pub mod inode;

@@ -75,13 +75,6 @@ pub struct TierRecord {
     pub tier: String,
 }
 
-/// The current cycle of collections.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CycleRecord {
-    /// Its number.
-    pub cycle: u64,
-}
-
 impl PlaceRecord {
     /// Encodes the value.
     #[must_use]
@@ -187,28 +180,6 @@ impl TierRecord {
     }
 }
 
-impl CycleRecord {
-    /// Encodes the value.
-    #[must_use]
-    pub fn encode(&self) -> Bytes {
-        let mut to = Writer::new(VERSION);
-        to.u64(self.cycle);
-        to.finish()
-    }
-
-    /// Decodes a stored value.
-    ///
-    /// # Errors
-    ///
-    /// The bytes are damaged or of another release.
-    pub fn decode(record: &[u8]) -> Result<Self, RecordError> {
-        let mut from = Reader::new(record, VERSION)?;
-        let cycle = from.u64()?;
-        from.end()?;
-        Ok(Self { cycle })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -247,10 +218,6 @@ mod tests {
         let tier = TierRecord { tier: "kv".into() };
         assert_eq!(tier.encode(), &b"\x01\0\0\0\x02kv"[..]);
         assert_eq!(TierRecord::decode(b"\x01\0\0\0\x02kv"), Ok(tier));
-        let cycle = CycleRecord { cycle: 5 };
-        let bytes = [1, 0, 0, 0, 0, 0, 0, 0, 5];
-        assert_eq!(cycle.encode(), &bytes[..]);
-        assert_eq!(CycleRecord::decode(&bytes), Ok(cycle));
     }
 
     #[test]
@@ -286,6 +253,5 @@ mod tests {
             let field = Err(RecordError::Field("tier"));
             assert_eq!(TierRecord::decode(&tier.encode()), field);
         }
-        assert!(CycleRecord::decode(&[1, 0, 0, 0, 0, 0, 0, 0, 5, 6]).is_err());
     }
 }

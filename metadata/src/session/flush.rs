@@ -111,13 +111,14 @@ impl Fence {
         owner: OwnerRecord,
         number: u64,
         version: Version,
+        refresh: bool,
     ) -> Self {
         Self {
             session,
             owner,
             number,
             version,
-            refresh: false,
+            refresh,
             unsettled: false,
         }
     }
@@ -158,7 +159,7 @@ impl Fence {
         let mut attempt = 0;
         loop {
             attempt += 1;
-            if self.unsettled && self.settle(kv).await? {
+            if self.unsettled && self.settle(kv).await.map_err(outlived)? {
                 return Ok(());
             }
             let error = match self.try_flush(kv, layers, batch).await {
@@ -172,6 +173,8 @@ impl Fence {
             };
             match error {
                 KvError::NoSpace => return Err(FlushError::NoSpace),
+                // What it refers to may be gone.
+                KvError::Outlived => return Err(FlushError::Fenced),
                 // The next attempt reads the owner record: it is ours, or we are fenced.
                 KvError::Conflict | KvError::VersionTooOld if attempt < ATTEMPTS_MAX => {
                     self.refresh = true;
@@ -197,12 +200,15 @@ impl Fence {
         let mut txn = kv.begin();
         // A freeze and an exchange read the session's record, so they need a read version of their
         // own.
-        if self.refresh || batch.freeze || batch.exchange.is_some() {
+        // So does what is told, if the cached one is older than what was told last.
+        let behind = kv.versions_behind();
+        let reads = batch.freeze || batch.exchange.is_some();
+        if self.refresh || reads || behind > 0 && !batch.told.is_empty() {
             let found = txn.get(&owner_key, Isolation::Serializable).await;
             self.check_owner(found.map_err(FlushError::Kv)?.as_ref())?;
             self.refresh = false;
         } else {
-            txn.set_read_version(self.version);
+            txn.set_read_version(Version(self.version.0.saturating_sub(behind)));
             if is_kept(Rule::Fence) {
                 txn.add_read_conflict_range(&KeyRange::key(&owner_key));
             }
@@ -309,7 +315,7 @@ impl Fence {
         self.owner = owner;
         let committed = txn.commit().await.map_err(FlushError::Kv)?;
         self.version = committed.version;
-        self.refresh = false;
+        self.refresh = kv.versions_behind() > 0;
         self.unsettled = false;
         if number == self.number + 1 {
             self.number = number;
@@ -331,6 +337,14 @@ impl Fence {
         } else {
             Err(FlushError::Fenced)
         }
+    }
+}
+
+/// Who outlived a collection has lost its sessions.
+fn outlived(error: FlushError) -> FlushError {
+    match error {
+        FlushError::Kv(KvError::Outlived) => FlushError::Fenced,
+        error => error,
     }
 }
 

@@ -195,7 +195,14 @@ async fn try_take_over(
             tree_of(trees, session.tenant, &tenant, &workspace),
         ),
         open_is_empty,
-        fence: Fence::new(id, owner, flush.number, committed.version),
+        fence: Fence::new(
+            id,
+            owner,
+            flush.number,
+            committed.version,
+            // The owner record was written at that version, which is not yet known to be behind.
+            kv.versions_behind() > 0,
+        ),
         totals: flush.totals,
         session,
         workspace,

@@ -3,14 +3,22 @@
 //! A walk over all roots may have passed the place of a copy before there is one, and come to the
 //! original when it names another root already. So whoever copies a root says so first, and a
 //! collection walks what was copied as well (`docs/design/0002-collection.md`, rule 9).
+//!
+//! Where chunks are local the collection is in this process, and is told in memory. Where they are shared it is told
+//! by records (`docs/design/0016-fleet-collection.md`, 6).
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use base::WorkspaceId;
+use base::{SessionId, WorkspaceId};
 use parking_lot::Mutex;
 
-use super::Store;
+use super::{Store, StoreError, damaged};
+use crate::collections;
+use crate::keyspace;
+use crate::kv::{Isolation, Transaction};
+use crate::record::session::SessionRecord;
+use crate::transact::Budget;
 use crate::tree::Root;
 
 /// A root that was copied, or was about to be.
@@ -73,8 +81,91 @@ impl Store {
         }
     }
 
+    /// A store that tells all gateways of roots that are copied: for one whose chunks are shared.
+    #[must_use]
+    pub fn telling_fleet(self) -> Self {
+        Self {
+            tells_fleet: true,
+            ..self
+        }
+    }
+
     /// Says that a root is about to be copied: made the root of another record than the one that has
-    /// it. While that one still has it, and under a hold of the chunk store.
+    /// it. While that one still has it, and under a hold of the chunk store, which is kept until it is copied.
+    ///
+    /// # Errors
+    ///
+    /// The store fails or a record is damaged; only where chunks are shared.
+    ///
+    /// # Cancellation
+    ///
+    /// Safe to drop: it may or may not have been said.
+    pub async fn tell_copied(&self, workspace: WorkspaceId, root: Root) -> Result<(), StoreError> {
+        self.copying(workspace, root);
+        if !self.tells_fleet {
+            return Ok(());
+        }
+        let told = self.transactor.transact(Budget::default(), |txn, _| {
+            // Right however often it is applied.
+            Box::pin(collections::tell(txn, GreyRoot { workspace, root }))
+        });
+        told.await
+    }
+
+    /// As [`Store::tell_copied`], of the root that is a session's base. `false` if that is another one by now, and
+    /// it must not be copied.
+    ///
+    /// # Errors
+    ///
+    /// As [`Store::tell_copied`].
+    ///
+    /// # Cancellation
+    ///
+    /// As [`Store::tell_copied`].
+    pub async fn tell_base(
+        &self,
+        workspace: WorkspaceId,
+        session: SessionId,
+        root: Root,
+    ) -> Result<bool, StoreError> {
+        self.copying(workspace, root);
+        if !self.tells_fleet {
+            // Then who asks is the only one who changes it, and has made sure.
+            return Ok(true);
+        }
+        let told = self.transactor.transact(Budget::default(), |txn, _| {
+            // Right however often it is applied.
+            Box::pin(async move {
+                let key = keyspace::session_meta(session);
+                // Who gives it another base meanwhile conflicts.
+                let Some(found) = txn.get(&key, Isolation::Serializable).await? else {
+                    return Ok(false);
+                };
+                let record = SessionRecord::decode(&found).map_err(damaged("session"))?;
+                if record.base != Some(root) {
+                    return Ok(false);
+                }
+                collections::tell(txn, GreyRoot { workspace, root }).await?;
+                Ok::<_, StoreError>(true)
+            })
+        });
+        told.await
+    }
+
+    /// Tells of a root in the transaction that copies it.
+    pub(super) async fn tell_in(
+        &self,
+        txn: &mut dyn Transaction,
+        workspace: WorkspaceId,
+        root: Root,
+    ) -> Result<(), StoreError> {
+        if self.tells_fleet {
+            collections::tell(txn, GreyRoot { workspace, root }).await?;
+        }
+        Ok(())
+    }
+
+    /// What [`Store::tell_copied`] says within this process.
     pub fn copying(&self, workspace: WorkspaceId, root: Root) {
         for grey in self.watchers.0.lock().grey.values_mut() {
             grey.insert(GreyRoot { workspace, root });

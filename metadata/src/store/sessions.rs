@@ -328,6 +328,7 @@ impl Store {
                 // Before this is committed, and while the source still has it.
                 if let Some(root) = from.base {
                     self.copying(from.workspace, root);
+                    self.tell_in(txn, from.workspace, root).await?;
                 }
                 let record = SessionRecord {
                     tenant,

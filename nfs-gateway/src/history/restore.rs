@@ -272,7 +272,8 @@ impl Gateway {
             after: Some(commits.after),
         };
         // While what has it has it.
-        self.store.copying(scene.workspace, prepared.root);
+        let told = self.store.tell_copied(scene.workspace, prepared.root);
+        told.await?;
         Ok(Target {
             from: prepared.from,
             usage: scene.tree.counters(prepared.root).await?.usage(),

@@ -344,6 +344,7 @@ fn may_heal(error: &KvError) -> bool {
         | KvError::OutcomeUnknown
         | KvError::Unavailable(_)
         | KvError::NoSpace => true,
-        KvError::Limit(_) | KvError::Usage(_) | KvError::Corrupt(_) => false,
+        // Never comes here: the session is fenced then.
+        KvError::Outlived | KvError::Limit(_) | KvError::Usage(_) | KvError::Corrupt(_) => false,
     }
 }

@@ -129,17 +129,23 @@ impl Session {
             let folded = {
                 let _one_at_a_time = session.folding.lock().await;
                 let folded = session.fold_now().await;
-                if let (For::Sharing, Ok(Some(root))) = (purpose, &folded) {
+                match (purpose, folded) {
                     // While something has it: no other fold can replace the base yet, and what an
                     // exchange replaces is in the commit that its log calls `before`.
-                    let workspace = session.record.workspace;
-                    session.shared.store.copying(workspace, *root);
+                    (For::Sharing, Ok(Some(root))) => session.tell_base(root).await,
+                    (_, folded) => folded,
                 }
-                folded
             };
             drop(tell.send(folded));
         });
         done.await.unwrap_or(Ok(None))
+    }
+
+    /// Says that the base is about to be copied. `None` if the session has another one by now.
+    async fn tell_base(&self, root: Root) -> Result<Option<Root>, FreezeError> {
+        let (workspace, id) = (self.record.workspace, self.view.session);
+        let told = self.shared.store.tell_base(workspace, id, root).await?;
+        Ok(told.then_some(root))
     }
 
     /// One at a time.

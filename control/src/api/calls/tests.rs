@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::api::serving::CALLS_MAX;
 use crate::api::{Own, router};
-use crate::collector::Collector;
+use crate::collector::{Collected, Collector};
 use crate::fleet::Addresses;
 use crate::metrics::Counted;
 use crate::mount_line::MountTarget;
@@ -110,7 +110,7 @@ impl World {
         let gateway = Gateway::new(GatewayOptions::default(), engines, store.clone());
         let gateway = gateway.await.unwrap();
         let tasks = Tasks::new();
-        let chunks = Arc::clone(&local);
+        let chunks = Collected::Local(Arc::clone(&local));
         let collector = Collector::new(shared, store.clone(), chunks, clock(), tasks.clone());
         let served = Arc::clone(&gateway);
         let own = Own {
@@ -126,7 +126,7 @@ impl World {
             gateway,
             content: Content::Local(local),
             cached,
-            collector: Some(collector),
+            collector,
             metadata: None,
         };
         let target = MountTarget::new("127.0.0.1:2049".parse().unwrap(), None);

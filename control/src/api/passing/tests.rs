@@ -19,7 +19,7 @@ use tokio::net::TcpListener;
 
 use super::*;
 use crate::api::{Own, Serving, router};
-use crate::collector::Collector;
+use crate::collector::{Collected, Collector};
 use crate::fleet::Addresses;
 use crate::metrics::Counted;
 use crate::mount_line::MountTarget;
@@ -120,7 +120,7 @@ impl World {
         let collector = Collector::new(
             shared,
             store.clone(),
-            Arc::clone(&local),
+            Collected::Local(Arc::clone(&local)),
             clock(),
             tasks.clone(),
         );
@@ -137,7 +137,7 @@ impl World {
             gateway: Arc::clone(&gateway),
             content: Content::Local(local),
             cached,
-            collector: Some(collector),
+            collector,
             metadata: None,
         };
         let target = MountTarget::new("127.0.0.1:9".parse().unwrap(), None);

@@ -84,12 +84,16 @@ impl Store {
         new: NewCommit,
     ) -> Result<CommitInfo, StoreError> {
         let (now, new) = (self.clock.wall(), &new);
-        self.copying(workspace, Root::named(&new.tree));
+        let root = Root::named(&new.tree);
+        self.copying(workspace, root);
         self.transactor
             .transact(Budget::default(), |txn, _| {
                 // Its parents never change, so neither does what is written: right however often
                 // it is applied.
-                Box::pin(async move { write_commit(txn, workspace, new, now).await })
+                Box::pin(async move {
+                    self.tell_in(txn, workspace, root).await?;
+                    write_commit(txn, workspace, new, now).await
+                })
             })
             .await
     }

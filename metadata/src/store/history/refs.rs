@@ -280,10 +280,12 @@ impl Store {
             return Err(StoreError::Invalid { why });
         }
         let (wanted, new) = (self.wanted(workspace, name, cause), &new);
-        self.copying(workspace, Root::named(&new.tree));
+        let root = Root::named(&new.tree);
+        self.copying(workspace, root);
         let (merged, written) = self
             .effect(|txn, earlier| {
                 Box::pin(async move {
+                    self.tell_in(txn, workspace, root).await?;
                     let merged = write_commit(txn, workspace, new, wanted.now).await?.id;
                     let decide = |seen: &RefSeen| move_to(seen, name, (from, merged), true);
                     let moved = wanted.write(txn, earlier, &decide).await?;

@@ -50,6 +50,7 @@ impl From<&KvError> for Trouble {
             KvError::Conflict
             | KvError::VersionTooOld
             | KvError::OutcomeUnknown
+            | KvError::Outlived
             | KvError::Unavailable(_) => Self::Unavailable,
         }
     }

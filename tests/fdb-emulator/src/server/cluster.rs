@@ -683,7 +683,8 @@ fn code_of(error: &KvError, named: Option<Version>, newest: Version, reading: bo
         KvError::Limit(_) => codes::TRANSACTION_TOO_LARGE,
         KvError::Usage(_) if reading => codes::ACCESSED_UNREADABLE,
         KvError::Usage(_) => codes::CLIENT_INVALID_OPERATION,
-        KvError::Corrupt(_) => codes::INTERNAL_ERROR,
+        // No store of the emulator says it.
+        KvError::Outlived | KvError::Corrupt(_) => codes::INTERNAL_ERROR,
     }
 }
 
