@@ -1,4 +1,4 @@
-//! The tier of several gateways as processes: three on one cluster, behind HAProxy, under the Linux kernel's
+//! The tier of several gateways as processes: three on one cluster and one S3 server, behind HAProxy, under the Linux kernel's
 //! client, killed, frozen, cut off, drained and started again one after the other. `tests/fdb/gateways` has the
 //! long forms. The simulation of the same is the tier `fleet`.
 
@@ -6,9 +6,6 @@
 mod tests {
     use std::path::Path;
     use std::process::Command;
-
-    /// Each kind once, and kills in between.
-    const ROUNDS: &str = "7";
 
     /// Longest time that a gateway stands still, in seconds: several leases.
     const FREEZE: &str = "10";
@@ -34,12 +31,17 @@ mod tests {
     /// One after the other: each takes the machine for itself.
     #[test]
     fn what_befalls_gateways_is_no_error() {
+        // Each kind once.
         let kinds = "kill,freeze,drain,cut,roll";
+        let connections = ["--more-opts", "nconnect=4"];
         passes(
             "chaos 2 4 1",
-            &[ROUNDS, kinds, "1", "--more-opts", "nconnect=4"],
+            &[&["6", kinds, "1"][..], &connections].concat(),
         );
+        // fsx, git, SQLite and appending processes.
+        let kinds = "kill,freeze";
+        passes("mixed 1", &[&["2", kinds, "2"][..], &connections].concat());
         // Two clients of one session, through different gateways.
-        passes("shared 10", &["3", "kill,freeze,drain"]);
+        passes("shared 10", &["2", "kill,drain"]);
     }
 }

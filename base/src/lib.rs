@@ -14,6 +14,7 @@ mod rng;
 pub mod simulation;
 mod tasks;
 mod time;
+mod told;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use context::{Caller, Groups};
@@ -26,3 +27,4 @@ pub use name::{Name, NameError};
 pub use rng::Rng;
 pub use tasks::Tasks;
 pub use time::Timestamp;
+pub use told::Told;

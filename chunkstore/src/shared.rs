@@ -37,7 +37,7 @@ use tokio::sync::Semaphore;
 
 use self::ahead::Landing;
 use self::disk::DiskCache;
-use self::ledger::{ChunkKey, Ledger, LedgerError, PackId};
+use self::ledger::{ChunkKey, Ledger, LedgerError, PackId, Place};
 use self::objects::Objects;
 use self::packer::Backlog;
 use self::queue::Queue;
@@ -59,6 +59,9 @@ const LEDGER_AHEAD_BYTES: usize = 4 << 20;
 
 /// Chunks of which is remembered where they are in packs: some 13 MB.
 const PLACES_MAX: usize = 1 << 17;
+
+/// Chunks of which is remembered that they are damaged or lost: some 2 MB.
+const BAD_MAX: usize = 1 << 14;
 
 /// How a [`SharedStore`] behaves.
 #[derive(Clone, Copy, Debug)]
@@ -146,6 +149,8 @@ struct Shared {
     queue: Mutex<Queue>,
     /// In which cycle this process has put or touched chunks, as the ledger confirmed.
     known: Cache<ChunkKey, u64>,
+    /// Where chunks were found to be damaged or lost.
+    bad: Cache<ChunkKey, Place>,
     holds: Arc<Holds>,
     puts: Semaphore,
     tasks: Tasks,
@@ -195,6 +200,7 @@ impl SharedStore {
             places: Cache::new(PLACES_MAX),
             queue: Mutex::default(),
             known: Cache::new(KNOWN_MAX),
+            bad: Cache::new(BAD_MAX),
             holds: Arc::default(),
             puts: Semaphore::new(options.puts_in_flight.clamp(1, 512)),
             tasks: parts.tasks,

@@ -21,8 +21,8 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use base::SessionId;
 use base::files::{open_regular, open_regular_with};
+use base::{SessionId, Told};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -392,7 +392,7 @@ impl DataDir {
         if let Err(error) = std::fs::remove_file(self.at(CONTROL))
             && error.kind() != ErrorKind::NotFound
         {
-            tracing::warn!(%error, "remove {CONTROL}");
+            tracing::warn!(error = %Told(&error), "remove {CONTROL}");
         }
     }
 

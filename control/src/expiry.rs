@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Clock, Tasks};
+use base::{Clock, Tasks, Told};
 use metadata::store::{Store, StoreError};
 use nfs_gateway::Gateway;
 
@@ -23,7 +23,7 @@ pub(crate) fn start(tasks: &Tasks, store: Store, gateway: Arc<Gateway>, clock: A
             if gateway.is_caretaker()
                 && let Err(error) = close_expired(&until, &store, &gateway).await
             {
-                tracing::warn!(%error, "close sessions that have expired: will be tried again");
+                tracing::warn!(error = %Told(&error), "close sessions that have expired: will be tried again");
             }
             tokio::select! {
                 () = clock.sleep(PAUSE) => {}
@@ -47,11 +47,11 @@ async fn close_expired(until: &Tasks, store: &Store, gateway: &Gateway) -> Resul
                 Err(StoreError::NotFound { .. }) => {}
                 // Must not keep the others open.
                 Err(error @ StoreError::Corrupt { .. }) => {
-                    tracing::warn!(session = %id, %error, "close a session that has expired");
+                    tracing::warn!(session = %id, error = %Told(&error), "close a session that has expired");
                 }
                 Err(error) => return Err(error),
             }
-            gateway.drop_everywhere(id).await;
+            gateway.drop_session(id);
         }
         after = page.next;
         if after.is_none() {

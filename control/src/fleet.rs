@@ -58,10 +58,29 @@ impl Addresses {
         }
     }
 
-    /// How the gateway joins others; `None` if its stores are its own.
-    pub(crate) fn fleet_options(&self, settings: &Settings) -> Option<FleetOptions> {
+    /// How the gateway joins others; `None` if its stores are its own. `token` is the one of commands on this machine.
+    pub(crate) fn fleet_options(
+        &self,
+        settings: &Settings,
+        token: [u8; 8],
+    ) -> Option<FleetOptions> {
         if !settings.is_shared() {
             return None;
+        }
+        if is_loopback(&self.peers) && !settings.listen.ip().is_loopback() {
+            tracing::warn!(
+                peers = self.peers,
+                "peer_listen is a loopback address and listen is none: gateways on other machines do not reach \
+                 this one there, and take its sessions instead of passing calls on. Set peer_listen to an address \
+                 of this machine"
+            );
+        }
+        if is_of_another_machine(&self.peers) {
+            tracing::warn!(
+                peers = self.peers,
+                "other gateways are told an address that this machine does not have: it must lead to this server \
+                 alone, and not to a balancer. Set peer_listen to an address of this machine"
+            );
         }
         if self.api.is_empty() {
             tracing::warn!(
@@ -76,6 +95,7 @@ impl Addresses {
             nfs,
             peers,
             api,
+            token,
         })
     }
 }
@@ -85,6 +105,22 @@ pub(crate) fn peer_listen(settings: &Settings) -> Option<SocketAddr> {
     let any_port = SocketAddr::new(settings.listen.ip(), 0);
     let address = settings.peer_listen.unwrap_or(any_port);
     settings.is_shared().then_some(address)
+}
+
+/// Whether an address, host and port, is one that only this machine reaches.
+fn is_loopback(authority: &str) -> bool {
+    let address = authority.parse::<SocketAddr>();
+    address.is_ok_and(|address| address.ip().is_loopback())
+}
+
+/// Whether an address, host and port, is an IP address that this machine does not have.
+fn is_of_another_machine(authority: &str) -> bool {
+    let Ok(address) = authority.parse::<SocketAddr>() else {
+        return false;
+    };
+    // Only what a machine has can be bound. No datagram is sent.
+    let bound = std::net::UdpSocket::bind((address.ip(), 0));
+    bound.is_err_and(|error| error.kind() == std::io::ErrorKind::AddrNotAvailable)
 }
 
 /// The IP address as text, unless it means any.
@@ -101,6 +137,14 @@ fn url(host: &str, port: u16) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn addresses_of_other_machines_are_known() {
+        assert!(is_of_another_machine("192.0.2.1:2049"));
+        assert!(!is_of_another_machine("127.0.0.1:2049"));
+        assert!(!is_of_another_machine("files.example:2049"));
+        assert!(is_loopback("127.0.0.1:1") && !is_loopback("192.0.2.1:1"));
+    }
     use crate::settings::Given;
 
     fn addresses(advertise: Option<&str>, listen: [&str; 3]) -> [String; 3] {
@@ -171,6 +215,6 @@ mod tests {
         };
         let made = Addresses::new(&settings, &target, listening);
         assert_eq!(made.api, "http://127.0.0.1:12080");
-        assert!(made.fleet_options(&settings).is_none());
+        assert!(made.fleet_options(&settings, [0; 8]).is_none());
     }
 }

@@ -9,6 +9,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use base::{Clock, Rng};
 use chunkstore::shared::objects::Objects;
@@ -25,6 +26,12 @@ use crate::failure::{Failure, FailureKind};
 use crate::server::{of_open, of_store};
 use crate::settings::FdbSettings;
 use crate::tier::Tier;
+
+/// How often a store that has keys and no format record is looked at: a server may be making it just now.
+const FORMAT_LOOKS: u32 = 8;
+
+/// The pause between.
+const FORMAT_PAUSE: Duration = Duration::from_millis(500);
 
 /// Where metadata is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -295,6 +302,33 @@ impl Metadata {
         }
     }
 
+    /// Refuses a store that gateways serve just now: for commands that need all of them stopped. On a store in the data
+    /// directory the directory's lock does that.
+    ///
+    /// # Errors
+    ///
+    /// They live, or the store cannot be read.
+    pub(crate) async fn check_nobody_serves(&self, clock: &Arc<dyn Clock>) -> Result<(), Failure> {
+        if !self.is_elsewhere() {
+            return Ok(());
+        }
+        let kv = self.still(clock)?;
+        let living = metadata::fleet::living(&kv, &**clock).await;
+        let living = living.map_err(|error| Failure::error(base::Told(&error)))?;
+        if living.is_empty() {
+            return Ok(());
+        }
+        let named: Vec<String> = living
+            .iter()
+            .map(|(id, lease)| format!("{id} ({})", lease.nfs))
+            .collect();
+        let message = format!(
+            "servers use this store, and all of them have to be stopped for this: gateway {}",
+            named.join(", ")
+        );
+        Err(Failure::new(FailureKind::Conflict, message))
+    }
+
     /// Refuses a store that is not that of the directory. One that has nothing yet passes.
     ///
     /// # Errors
@@ -318,6 +352,22 @@ impl Metadata {
 
     /// The name of the installation that the store belongs to; none if it is empty.
     async fn installation(&self, clock: &Arc<dyn Clock>) -> Result<Option<[u8; 16]>, Failure> {
+        for _ in 0..FORMAT_LOOKS {
+            if let Some(installation) = self.installation_now(clock).await? {
+                return Ok(installation);
+            }
+            clock.sleep(FORMAT_PAUSE).await;
+        }
+        let message = "the FoundationDB cluster has keys with this fdb_prefix, and they are not of \
+                       Holdfast: choose another fdb_prefix; nothing was changed";
+        Err(Failure::new(FailureKind::Conflict, message))
+    }
+
+    /// The same now. `None` if there are keys and none is of Holdfast: another server may be starting just now.
+    async fn installation_now(
+        &self,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<Option<Option<[u8; 16]>>, Failure> {
         let read = |error: KvError| of_store(StoreError::from(error));
         let kv = self.still(clock)?;
         let txn = kv.begin();
@@ -325,18 +375,14 @@ impl Metadata {
         // Alone in its transaction: nothing to conflict with.
         if let Some(record) = txn.get(&key, Isolation::Snapshot).await.map_err(read)? {
             let installation = metadata::store::installation(&record);
-            return installation.map(Some).map_err(of_store);
+            return installation.map(|it| Some(Some(it))).map_err(of_store);
         }
         let all = KeyRange::prefix(b"");
         let limit = RangeLimit::pairs(1);
         // As above.
         let some = txn.get_range(&all, limit, Isolation::Snapshot).await;
-        if some.map_err(read)?.pairs.is_empty() {
-            return Ok(None);
-        }
-        let message = "the FoundationDB cluster has keys with this fdb_prefix, and they are not of \
-                       Holdfast: choose another fdb_prefix; nothing was changed";
-        Err(Failure::new(FailureKind::Conflict, message))
+        let is_empty = some.map_err(read)?.pairs.is_empty();
+        Ok(is_empty.then_some(None))
     }
 }
 

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Clock, Tasks};
+use base::{Clock, Tasks, Told};
 use metadata::store::{DeletionInfo, Removal, Store, StoreError};
 use nfs_gateway::Gateway;
 use tokio::sync::Notify;
@@ -60,7 +60,7 @@ impl Remover {
             if (is_asked || self.gateway.is_caretaker())
                 && let Err(error) = self.remove_all().await
             {
-                tracing::warn!(%error, "remove workspaces: will be tried again");
+                tracing::warn!(error = %Told(&error), "remove workspaces: will be tried again");
             }
             is_asked = tokio::select! {
                 () = self.asked.notified() => true,
@@ -76,7 +76,7 @@ impl Remover {
                 Ok(()) => {}
                 // Must not keep the others.
                 Err(error @ StoreError::Corrupt { .. }) => {
-                    tracing::warn!(workspace = %deletion.id, %error, "remove a workspace");
+                    tracing::warn!(workspace = %deletion.id, error = %Told(&error), "remove a workspace");
                 }
                 Err(error) => return Err(error),
             }
@@ -103,7 +103,7 @@ impl Remover {
                             Ok(()) | Err(StoreError::NotFound { .. }) => {}
                             Err(error) => return Err(error),
                         }
-                        self.gateway.drop_everywhere(id).await;
+                        self.gateway.drop_session(id);
                     }
                 }
                 Removal::Removed(_) => {}

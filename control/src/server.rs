@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Clock, Rng, SystemClock, Tasks, TenantId};
+use base::{Clock, Rng, SystemClock, Tasks, TenantId, Told};
 use chunkstore::cached::CachedStore;
 use chunkstore::local::{LocalOptions, LocalStore};
 use chunkstore::shared::SharedOptions;
@@ -145,13 +145,15 @@ impl Server {
             clock: Arc::clone(&clock),
             rng: Arc::clone(&rng),
         };
-        let options = gateway_options(settings, &addresses, open_files::raise());
+        let api_token = api_token(&dir, &store).await?;
+        let token = token_prefix(&api_token);
+        let options = gateway_options(settings, (&addresses, token), open_files::raise());
         let gateway = Gateway::new(options, engines, store.clone());
         let gateway = gateway.await.map_err(of_store)?;
         let ready = Ready {
             nfs_address: local_address(&listeners.nfs)?.to_string(),
             api_address: local_address(&listeners.web)?.to_string(),
-            api_token: api_token(&dir, &store).await?,
+            api_token,
             session: match furnish {
                 Furnish::Nothing => None,
                 Furnish::Session => Some(furnish_session(&dir, &store, &target, &*clock).await?),
@@ -269,7 +271,7 @@ impl Server {
         let metadata = self.metadata;
         // Blocks until the file is closed.
         if let Err(error) = tokio::task::spawn_blocking(move || metadata.close()).await {
-            tracing::error!(%error, "close the metadata store");
+            tracing::error!(error = %Told(&error), "close the metadata store");
         }
         drop(self.dir);
         tracing::info!("stopped");
@@ -550,7 +552,7 @@ async fn open_chunks(
 
 fn gateway_options(
     settings: &Settings,
-    addresses: &Addresses,
+    (addresses, token): (&Addresses, [u8; 8]),
     open_files: Option<u64>,
 ) -> GatewayOptions {
     let wanted = settings.connections_max;
@@ -563,7 +565,7 @@ fn gateway_options(
             ..ServerLimits::default()
         },
         proxy_from: settings.proxy_from.iter().map(|it| it.0).collect(),
-        fleet: addresses.fleet_options(settings),
+        fleet: addresses.fleet_options(settings, token),
         ..GatewayOptions::default()
     }
 }

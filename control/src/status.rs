@@ -107,6 +107,12 @@ impl ApiError {
         )
     }
 
+    /// The call is for another server.
+    #[must_use]
+    pub fn misdirected(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::MISDIRECTED_REQUEST, "misdirected", detail)
+    }
+
     /// The server is not, or no longer, ready.
     #[must_use]
     pub fn not_ready(detail: impl Into<String>) -> Self {
@@ -114,18 +120,9 @@ impl ApiError {
     }
 }
 
-/// An error with what it comes from, as far as that is not said already.
+/// An error with what it comes from.
 fn told(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.ends_with(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
-    }
-    text
+    base::Told(error).to_string()
 }
 
 impl From<FreezeError> for ApiError {

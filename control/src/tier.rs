@@ -11,7 +11,7 @@ use std::time::Duration;
 use base::{Clock, Rng, Tasks};
 use chunkstore::ChunkStore;
 use chunkstore::local::LocalStore;
-use chunkstore::shared::connect::{ConnectError, Target, check_url, connect};
+use chunkstore::shared::connect::{ConnectError, Target, check_url, connect, without_secrets};
 use chunkstore::shared::disk::DiskCache;
 use chunkstore::shared::objects::{ObjectError, ObjectOptions, Objects};
 use chunkstore::shared::{KnownCycle, SharedOptions, SharedParts, SharedStore};
@@ -60,7 +60,7 @@ impl FromStr for Tier {
             url if check_url(url).is_ok() && url.len() <= URL_BYTES_MAX => {
                 Ok(Self::Objects(url.trim_end_matches('/').to_owned()))
             }
-            other => Err(NoTier(other.into())),
+            other => Err(NoTier(without_secrets(other))),
         }
     }
 }

@@ -11,7 +11,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use base::simulation::{Rule, is_kept};
-use base::{Clock, GatewayId, SessionId};
+use base::{Clock, GatewayId, SessionId, Timestamp};
+use bytes::Bytes;
 
 use crate::keyspace;
 use crate::kv::{Isolation, Kv, KvError, RangeLimit, Transaction};
@@ -27,6 +28,9 @@ pub const RENEWALS_PER_LEASE: u32 = 4;
 
 /// A lease that was seen not to change for so many lengths is removed by whoever sees it.
 const REMOVED_AFTER_LEASES: u32 = 30;
+
+/// So far the times of day of gateways may be apart: more than any clock that is kept, and any renewal that is seen late.
+const CLOCKS_APART_MAX: Duration = Duration::from_secs(15);
 
 /// Most leases that are read. A fleet is far smaller.
 const GATEWAYS_MAX: usize = 1024;
@@ -49,6 +53,13 @@ pub enum FleetError {
     /// A record is damaged or of another release.
     #[error("decode the gateways' records")]
     Record(#[from] RecordError),
+    /// The store is not the one that was joined: it is empty, or of another installation.
+    #[error(
+        "the metadata store is not the one that this gateway joined: it is empty or of another installation. \
+         Is a restore under way, or does the cluster file lead to another cluster? Calls wait until it is \
+         back; if it does not come back, end the gateway"
+    )]
+    Foreign,
 }
 
 /// What is known of another gateway.
@@ -65,8 +76,8 @@ pub struct Peer {
 /// What was seen of the leases of others.
 #[derive(Clone, Debug)]
 pub struct Sightings {
-    /// For how long a counter must stand still.
-    patience: Duration,
+    /// How long our own lease is.
+    lease: Duration,
     seen: HashMap<GatewayId, Seen>,
     /// A mutation: a gateway stays dead whatever its counter is now.
     #[cfg(test)]
@@ -78,30 +89,50 @@ struct Seen {
     lease: LeaseRecord,
     /// When the counter was first seen, by our clock. Not before it was written.
     since: Duration,
+    /// How far its time of day was ahead of ours then, in milliseconds.
+    ahead_ms: i64,
+}
+
+impl Seen {
+    /// For how long its counter must stand still before it is dead. `lease` is the length of our own.
+    fn patience(&self, lease: Duration) -> Duration {
+        let told = self.lease.lease;
+        let length = if told.is_zero() { lease } else { told };
+        // Clocks run about equally fast.
+        length.saturating_add(length / 8)
+    }
 }
 
 impl Sightings {
-    /// Nothing seen yet of leases of this length.
+    /// Nothing seen yet. `lease` is how long our own is.
     #[must_use]
     pub fn new(lease: Duration) -> Self {
         Self {
-            // Clocks run about equally fast.
-            patience: lease.saturating_add(lease / 8),
+            lease,
             seen: HashMap::new(),
             #[cfg(test)]
             ignores_counters: false,
         }
     }
 
-    /// Takes note of all leases there are. `now` is a time after they were read.
-    pub fn saw(&mut self, now: Duration, leases: Vec<(GatewayId, LeaseRecord)>) {
+    /// Takes note of all leases there are. `now` is a time after they were read, and `wall` the time of day then.
+    pub fn saw(&mut self, now: Duration, wall: Timestamp, leases: Vec<(GatewayId, LeaseRecord)>) {
         let mut seen = HashMap::with_capacity(leases.len());
         for (id, lease) in leases {
-            let since = match self.seen.get(&id) {
-                Some(before) if before.lease.counter == lease.counter => before.since,
-                _ => now,
+            let (since, ahead_ms) = match self.seen.get(&id) {
+                Some(before) if before.lease.counter == lease.counter => {
+                    (before.since, before.ahead_ms)
+                }
+                _ => (now, ahead_ms(lease.now, wall)),
             };
-            seen.insert(id, Seen { lease, since });
+            seen.insert(
+                id,
+                Seen {
+                    lease,
+                    since,
+                    ahead_ms,
+                },
+            );
         }
         self.seen = seen;
     }
@@ -111,7 +142,8 @@ impl Sightings {
     #[must_use]
     pub fn is_dead(&self, id: GatewayId, counter: u64, now: Duration) -> bool {
         self.seen.get(&id).is_some_and(|seen| {
-            self.is_as_seen(seen, counter) && now.saturating_sub(seen.since) > self.patience
+            let patience = seen.patience(self.lease);
+            self.is_as_seen(seen, counter) && now.saturating_sub(seen.since) > patience
         })
     }
 
@@ -142,14 +174,50 @@ impl Sightings {
         })
     }
 
+    /// The gateways that live whose time of day is not that of most, ourselves (`own`) among them: by how many
+    /// milliseconds it is ahead of ours.
+    #[must_use]
+    pub fn with_wrong_clocks(&self, own: GatewayId, now: Duration) -> Vec<(GatewayId, i64)> {
+        let living = self.seen.iter().filter(|(id, seen)| {
+            // One of an older release does not say what time it is.
+            seen.lease.now != Timestamp::EPOCH && !self.is_dead(**id, seen.lease.counter, now)
+        });
+        let mut times: Vec<(GatewayId, i64)> =
+            living.map(|(id, seen)| (*id, seen.ahead_ms)).collect();
+        times.push((own, 0));
+        times.sort_by_key(|(_, ahead)| *ahead);
+        // Of two that differ nobody can say which is right: then both are wrong.
+        let Some((low, high)) = times
+            .get(times.len().saturating_sub(1) / 2)
+            .zip(times.get(times.len() / 2))
+            .map(|((_, low), (_, high))| (*low, *high))
+        else {
+            return Vec::new();
+        };
+        // A renewal is seen with our next one.
+        let bound = CLOCKS_APART_MAX.saturating_add(self.lease);
+        let bound = i64::try_from(bound.as_millis()).unwrap_or(i64::MAX);
+        let is_wrong =
+            |ahead: i64| ahead < high.saturating_sub(bound) || ahead > low.saturating_add(bound);
+        times.retain(|(_, ahead)| is_wrong(*ahead));
+        times
+    }
+
     fn removable(&self, now: Duration) -> Vec<(GatewayId, u64)> {
-        let long = self.patience.saturating_mul(REMOVED_AFTER_LEASES);
-        let old = self
-            .seen
-            .iter()
-            .filter(|(_, seen)| now.saturating_sub(seen.since) > long);
+        let old = self.seen.iter().filter(|(_, seen)| {
+            let long = seen
+                .patience(self.lease)
+                .saturating_mul(REMOVED_AFTER_LEASES);
+            now.saturating_sub(seen.since) > long
+        });
         old.map(|(id, seen)| (*id, seen.lease.counter)).collect()
     }
+}
+
+fn ahead_ms(theirs: Timestamp, ours: Timestamp) -> i64 {
+    let [theirs, ours] =
+        [theirs, ours].map(|time| i64::try_from(time.millis()).unwrap_or(i64::MAX));
+    theirs.saturating_sub(ours)
 }
 
 /// A gateway's own lease.
@@ -158,6 +226,8 @@ pub struct Member {
     id: GatewayId,
     /// As it will be renewed.
     lease: LeaseRecord,
+    /// The store's format record when it was joined, if it had one.
+    joined: Option<Option<Bytes>>,
     /// Notices that were obeyed, which the next renewal removes.
     obeyed: Vec<(SessionId, u64)>,
     /// Notices that were read and are to be obeyed before the next renewal.
@@ -182,6 +252,7 @@ impl Member {
         Self {
             id,
             lease,
+            joined: None,
             obeyed: Vec::new(),
             read: Vec::new(),
         }
@@ -191,6 +262,24 @@ impl Member {
     #[must_use]
     pub fn id(&self) -> GatewayId {
         self.id
+    }
+
+    /// Whether the store is (still) the one that was joined: its format record is the same.
+    ///
+    /// # Errors
+    ///
+    /// The store fails.
+    ///
+    /// # Cancellation
+    ///
+    /// Safe.
+    pub async fn is_joined(&self, kv: &dyn Kv) -> Result<bool, KvError> {
+        let Some(joined) = &self.joined else {
+            return Ok(true);
+        };
+        let txn = kv.begin();
+        let format = txn.get(&keyspace::format(), Isolation::Snapshot).await?;
+        Ok(format == *joined)
     }
 
     /// What the next renewal tells the others.
@@ -203,8 +292,8 @@ impl Member {
     ///
     /// # Errors
     ///
-    /// The store fails, or a record is damaged. Whether the lease was renewed is then not known, and
-    /// does not matter: nothing holds on account of it, and the next renewal counts on.
+    /// The store fails, is not the one that was joined, or a record is damaged. Whether the lease was renewed is
+    /// then not known, and does not matter: nothing holds on account of it, and the next renewal counts on.
     ///
     /// # Cancellation
     ///
@@ -217,6 +306,7 @@ impl Member {
             // An earlier attempt may have been committed, long ago even. If this one had the same
             // counter, others would take us for dead while the lease still holds for us.
             self.lease.counter += 1;
+            self.lease.now = clock.wall();
             let began = clock.monotonic();
             match self.try_renew(kv, began).await {
                 Ok(renewal) => {
@@ -232,6 +322,11 @@ impl Member {
     async fn try_renew(&mut self, kv: &dyn Kv, began: Duration) -> Result<Renewal, FleetError> {
         let mut txn = kv.begin();
         let key = keyspace::lease(self.id);
+        // Written once, when the store is made. Another store must not be changed, and tells nothing of our sessions.
+        let format = txn.get(&keyspace::format(), Isolation::Snapshot).await?;
+        if self.joined.as_ref().is_some_and(|joined| *joined != format) {
+            return Err(FleetError::Foreign);
+        }
         // An attempt whose outcome is unknown must conflict with this one if it comes late.
         txn.get(&key, Isolation::Serializable).await?;
         let notices = read_notices(txn.as_ref(), self.id).await?;
@@ -243,6 +338,7 @@ impl Member {
         }
         txn.set(&key, &self.lease.encode());
         txn.commit().await?;
+        self.joined = Some(format);
         self.read = notices
             .into_iter()
             .filter(|notice| !self.obeyed.contains(notice))
@@ -308,29 +404,6 @@ pub async fn remove_dead(
     Ok(removed)
 }
 
-/// Tells gateways that a session is no longer what they have in memory.
-///
-/// # Errors
-///
-/// The store fails: they may not have been told.
-///
-/// # Cancellation
-///
-/// Safe: they may or may not have been told.
-pub async fn notify(
-    kv: &dyn Kv,
-    gateways: &[GatewayId],
-    session: SessionId,
-    nonce: u64,
-) -> Result<(), FleetError> {
-    let mut txn = kv.begin();
-    for gateway in gateways {
-        write_notice(txn.as_mut(), *gateway, session, nonce);
-    }
-    txn.commit().await?;
-    Ok(())
-}
-
 /// Whether there is no notice of a session to a gateway (any more).
 ///
 /// # Errors
@@ -372,6 +445,39 @@ pub async fn owners(
     Ok(owners)
 }
 
+/// The gateways that renew their leases. Looks twice, and waits in between for as long as the longest lease is: at
+/// most [`LOOK_MAX`], and not at all if there are no leases.
+///
+/// # Errors
+///
+/// The store fails, or a record is damaged.
+///
+/// # Cancellation
+///
+/// Safe.
+pub async fn living(
+    kv: &dyn Kv,
+    clock: &dyn Clock,
+) -> Result<Vec<(GatewayId, LeaseRecord)>, FleetError> {
+    let before: HashMap<_, _> = leases(kv).await?.into_iter().collect();
+    let Some(longest) = before.values().map(|lease| lease.lease).max() else {
+        return Ok(Vec::new());
+    };
+    clock.sleep(longest.clamp(LOOK_MIN, LOOK_MAX)).await;
+    let mut now = leases(kv).await?;
+    now.retain(|(id, lease)| {
+        let seen = before.get(id);
+        seen.is_none_or(|seen| seen.counter != lease.counter)
+    });
+    Ok(now)
+}
+
+/// How long it is looked whether leases are renewed, at least.
+const LOOK_MIN: Duration = Duration::from_secs(2);
+
+/// How long it is looked whether leases are renewed, at most: as long as a lease may be.
+pub const LOOK_MAX: Duration = Duration::from_secs(60);
+
 /// The leases of all gateways.
 ///
 /// # Errors
@@ -393,6 +499,27 @@ pub(crate) fn write_notice(
 ) {
     let notice = NoticeRecord { nonce };
     txn.set(&keyspace::notice(gateway, session), &notice.encode());
+}
+
+/// Tells the owner of a session that it ends: whoever is told of the end hears nothing old afterwards
+/// for longer than until the owner's next renewal. For the transaction that removes the owner record.
+pub(crate) async fn tell_owner(
+    txn: &mut dyn Transaction,
+    session: SessionId,
+    nonce: u64,
+) -> Result<(), KvError> {
+    let owner = match read_owner(txn, session).await {
+        Ok(Some(owner)) => owner,
+        Err(FleetError::Kv(error)) => return Err(error),
+        // Who it was cannot be said, and a session with a damaged record must be possible to close.
+        Ok(None) | Err(FleetError::Record(_) | FleetError::Foreign) => return Ok(()),
+    };
+    // One that has left has nothing in memory, and nobody would remove its notices.
+    let lease = keyspace::lease(owner.gateway);
+    if txn.get(&lease, Isolation::Serializable).await?.is_some() {
+        write_notice(txn, owner.gateway, session, nonce);
+    }
+    Ok(())
 }
 
 pub(crate) async fn has_notice(

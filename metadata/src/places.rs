@@ -56,6 +56,15 @@ pub enum Keep {
         /// Bytes of its content.
         plain_bytes: u32,
     },
+    /// It is to be there, and elsewhere than at `bad`, where nothing whole is; if it is not, this is its entry.
+    Replace {
+        /// Where it was when it was found to be damaged or lost.
+        bad: Place,
+        /// The entry.
+        entry: Bytes,
+        /// Bytes of its content.
+        plain_bytes: u32,
+    },
     /// It is to be there; if it is not, its entry is in this pack, which is durable.
     Packed {
         /// Which.
@@ -136,13 +145,14 @@ impl Places {
     }
 
     /// Makes sure that chunks are there and that their records have the current cycle. All or nothing.
+    /// A chunk whose record is damaged is not there.
     ///
     /// At most [`KEYS_MAX`] at a time, none twice, and at most [`STAGE_BYTES_MAX`] of entries, but for one
     /// that is longer.
     ///
     /// # Errors
     ///
-    /// The store fails, a record is damaged, or a pack has been given up (`NotFound`).
+    /// The store fails, the record of the cycle or of a pack is damaged, or a pack has been given up (`NotFound`).
     ///
     /// # Cancellation
     ///
@@ -209,29 +219,33 @@ async fn keep(
 ) -> Result<KeptAll, StoreError> {
     let names = keeps.iter().map(|(name, _)| name);
     // Serializable: the records are what decides, and a cycle that begins meanwhile is met.
-    let found = records(&*txn, names, Isolation::Serializable).await?;
+    let found = look(&*txn, names).await?;
     let now = cycle(&*txn, Isolation::Serializable).await?;
     let before = staged_bytes(&*txn).await?;
     let mut packs = settle::LivePacks::default();
-    let (mut kept, mut added) = (Vec::with_capacity(keeps.len()), 0_u64);
+    let (mut kept, mut added, mut freed) = (Vec::with_capacity(keeps.len()), 0_u64, 0_u64);
     for ((name, keep), found) in keeps.iter().zip(found) {
         let key = keyspace::place(name.0, name.1);
-        if let Some(record) = found {
-            if record.cycle < now {
-                let raised = PlaceRecord {
-                    cycle: now,
-                    ..record
-                };
-                txn.set(&key, &raised.encode());
+        match found {
+            Found::At(record) if !is_bad(keep, &record) => {
+                if record.cycle < now {
+                    let raised = PlaceRecord {
+                        cycle: now,
+                        ..record
+                    };
+                    txn.set(&key, &raised.encode());
+                }
+                kept.push(Kept::Found);
+                continue;
             }
-            kept.push(Kept::Found);
-            continue;
+            _ => {}
         }
         let Some(record) = new_record(keep, now) else {
             kept.push(Kept::Missing);
             continue;
         };
-        if let Keep::Stage { entry, .. } = keep {
+        freed = freed.saturating_add(give_up(txn, *name, found, &mut packs));
+        if let Keep::Stage { entry, .. } | Keep::Replace { entry, .. } = keep {
             stage(txn, *name, entry)?;
             added = added.saturating_add(u64::from(record.entry_bytes));
         }
@@ -242,25 +256,82 @@ async fn keep(
         kept.push(Kept::Stored);
     }
     packs.write(txn).await?;
-    if added > 0 {
-        txn.atomic(
-            AtomicOp::Add,
-            &keyspace::staged_bytes(),
-            &added.to_le_bytes(),
-        );
+    if added != freed {
+        // Wraps: so it also takes away.
+        let by = added.wrapping_sub(freed);
+        txn.atomic(AtomicOp::Add, &keyspace::staged_bytes(), &by.to_le_bytes());
     }
     Ok(KeptAll {
         kept,
         cycle: now,
-        staged_bytes: before.saturating_add(added),
+        staged_bytes: before.saturating_add(added).saturating_sub(freed),
     })
+}
+
+/// What there is of a chunk, for who may mend it.
+#[derive(Clone, Copy, Debug)]
+enum Found {
+    Nothing,
+    /// A record that cannot be read.
+    Damaged,
+    At(PlaceRecord),
+}
+
+/// Read serializably. One that is damaged is in the way of no other.
+async fn look<'n>(
+    txn: &dyn Transaction,
+    names: impl Iterator<Item = &'n ChunkName>,
+) -> Result<Vec<Found>, StoreError> {
+    let looks = names.map(|name| async move {
+        let key = keyspace::place(name.0, name.1);
+        let value = txn.get(&key, Isolation::Serializable).await?;
+        Ok::<_, StoreError>(match value.map(|value| PlaceRecord::decode(&value)) {
+            None => Found::Nothing,
+            Some(Ok(record)) => Found::At(record),
+            Some(Err(_)) => Found::Damaged,
+        })
+    });
+    // At the same time: each is a way to the store and back.
+    try_join_all(looks).await
+}
+
+/// Gives up what there is of a chunk that is stored anew; how much of it was staged.
+fn give_up(
+    txn: &mut dyn Transaction,
+    (domain, chunk): ChunkName,
+    found: Found,
+    packs: &mut settle::LivePacks,
+) -> u64 {
+    let old = match found {
+        Found::Nothing => return 0,
+        Found::Damaged => None,
+        Found::At(record) => Some(record),
+    };
+    txn.clear_range(&keyspace::body_pieces(domain, chunk));
+    match old.map(|old| (old.place, u64::from(old.entry_bytes))) {
+        Some((Place::Staged, bytes)) => bytes,
+        Some((Place::Pack { pack, .. }, bytes)) => {
+            packs.dead(pack, bytes);
+            0
+        }
+        // How much was staged of it is not known: `check` tells if the counter is wrong then.
+        None => 0,
+    }
+}
+
+/// Whether a chunk is where nothing whole is.
+fn is_bad(keep: &Keep, record: &PlaceRecord) -> bool {
+    matches!(keep, Keep::Replace { bad, .. } if *bad == record.place)
 }
 
 /// The record of a chunk that was not there; none if nothing is given to store.
 fn new_record(keep: &Keep, cycle: u64) -> Option<PlaceRecord> {
     let (place, entry_bytes, plain_bytes) = match keep {
         Keep::Touch => return None,
-        Keep::Stage { entry, plain_bytes } => {
+        Keep::Stage { entry, plain_bytes }
+        | Keep::Replace {
+            entry, plain_bytes, ..
+        } => {
             let len = u32::try_from(entry.len()).unwrap_or(u32::MAX);
             (Place::Staged, len, *plain_bytes)
         }
@@ -366,11 +437,8 @@ async fn staged_bytes(txn: &dyn Transaction) -> Result<u64, StoreError> {
     let Some(value) = value else {
         return Ok(0);
     };
-    let bytes = value.as_ref().try_into().map(u64::from_le_bytes);
-    bytes.map_err(|_| StoreError::Corrupt {
-        what: "counter of staged bytes".into(),
-        why: "it is no number".into(),
-    })
+    // One that is no number is told by `check`; it is no reason to store nothing.
+    Ok(value.as_ref().try_into().map_or(0, u64::from_le_bytes))
 }
 
 fn damaged(what: String, error: RecordError) -> StoreError {

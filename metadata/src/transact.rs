@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::limits::FDB_TIMEOUT_MAX;
-use base::{Clock, Rng};
+use base::{Clock, Rng, Told};
 
 use crate::kv::{Committed, Kv, KvError, Transaction};
 
@@ -180,7 +180,7 @@ impl Transactor {
             if late || attempt >= budget.attempts_max {
                 return Err(ended(error, earlier).into());
             }
-            tracing::debug!(%error, attempt, ?earlier, "transaction runs again");
+            tracing::debug!(error = %Told(&error), attempt, ?earlier, "transaction runs again");
             if !pause.is_zero() {
                 self.clock.sleep(pause).await;
             }
@@ -218,7 +218,7 @@ fn ended(error: KvError, earlier: Earlier) -> KvError {
     match earlier {
         Earlier::Failed => error,
         Earlier::Unknown => {
-            tracing::warn!(%error, "outcome of a transaction stays unknown");
+            tracing::warn!(error = %Told(&error), "outcome of a transaction stays unknown");
             KvError::OutcomeUnknown
         }
     }

@@ -75,7 +75,7 @@ impl Connection {
             id,
             peer,
             client: OnceLock::new(),
-            is_link: shared.is_for_gateways,
+            is_link: shared.gateway.is_some(),
             outbound,
             calls: AtomicUsize::new(0),
             held_bytes: AtomicUsize::new(0),
@@ -415,7 +415,12 @@ impl<S: Service> ConnectionTask<S> {
             () = deadline => Heard::Wrong(Unheard::Late),
         };
         match heard {
-            Heard::Client(client) => {
+            Heard::Client(client, meant) => {
+                if let (Some(own), Some(meant)) = (self.shared.gateway, meant)
+                    && own != meant
+                {
+                    return Some(End::Proxy(Unheard::Misled(meant)));
+                }
                 self.shared.counters.proxied.count();
                 // Nobody else has the connection yet.
                 self.connection.client.get_or_init(|| client);
@@ -745,9 +750,8 @@ impl<S: Service> ConnectionTask<S> {
             End::Proxy(why) => {
                 counters.ended_proxy.count();
                 let now = self.clock.monotonic();
-                self.shared
-                    .complaints
-                    .tell(self.connection.peer(), why, now);
+                let (peer, is_link) = (self.connection.peer(), self.connection.is_link());
+                self.shared.complaints.tell(peer, why, is_link, now);
             }
         }
     }

@@ -278,6 +278,7 @@ impl Gateway {
             Arc::clone(&self.transport),
             Arc::clone(&self.clock),
             self.connections.clone(),
+            self.id,
         );
         server.run(listener).await;
     }
@@ -621,6 +622,7 @@ fn stale(decoded: &Decoded<'_>) -> Reply {
 fn of_fleet(error: FleetError) -> metadata::store::StoreError {
     match error {
         FleetError::Kv(error) => error.into(),
+        FleetError::Foreign => metadata::kv::KvError::Unavailable(error.to_string()).into(),
         FleetError::Record(error) => metadata::store::StoreError::Corrupt {
             what: "leases of gateways".into(),
             why: error.to_string(),

@@ -43,6 +43,16 @@ fn place_of(place: record::Place) -> Place {
     }
 }
 
+fn place_in(place: Place) -> record::Place {
+    match place {
+        Place::Staged => record::Place::Staged,
+        Place::Pack { pack, offset } => record::Place::Pack {
+            pack: record::PackId(pack.0),
+            offset,
+        },
+    }
+}
+
 fn location(record: record::PlaceRecord) -> Location {
     Location {
         place: place_of(record.place),
@@ -56,6 +66,15 @@ fn keep((key, keep): (ChunkKey, Keep)) -> (ChunkName, places::Keep) {
     let keep = match keep {
         Keep::Touch => places::Keep::Touch,
         Keep::Stage { entry, plain_bytes } => places::Keep::Stage { entry, plain_bytes },
+        Keep::Replace {
+            bad,
+            entry,
+            plain_bytes,
+        } => places::Keep::Replace {
+            bad: place_in(bad),
+            entry,
+            plain_bytes,
+        },
         Keep::Packed {
             pack,
             offset,
@@ -160,6 +179,7 @@ impl Ledger for KvLedger {
                 .map(|moved| places::Moved {
                     name: name(moved.key),
                     offset: moved.offset,
+                    entry_bytes: moved.entry_bytes,
                 })
                 .collect();
             let settled = self.places.settle(record::PackId(pack.0), &moved).await;

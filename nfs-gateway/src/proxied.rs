@@ -9,10 +9,11 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use base::GatewayId;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-use crate::wire::proxy::{FIXED_BYTES, Header, Progress, ProxyError, parse};
+use crate::wire::proxy::{FIXED_BYTES, Header, Progress, ProxyError, gateway_of, parse};
 
 /// Complaints told within [`COMPLAINTS_EVERY`]; of the others only the number is.
 const COMPLAINTS_MAX: u64 = 5;
@@ -34,8 +35,8 @@ pub(crate) enum Arrival {
 /// What a balancer said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Heard {
-    /// It speaks for this client.
-    Client(SocketAddr),
+    /// It speaks for this client; as a link it says for which gateway.
+    Client(SocketAddr, Option<GatewayId>),
     /// It looks whether somebody answers.
     Check,
     /// It closed the connection without a byte: that is how some look.
@@ -70,6 +71,22 @@ pub(crate) enum Unheard {
              balancer of yours"
     )]
     Stranger,
+    #[error(
+        "it is for gateway {0}, and this is another one: the two tell the others the same address; set \
+             peer_listen of each to an address that leads to it alone"
+    )]
+    Misled(GatewayId),
+}
+
+impl Unheard {
+    /// The same, on the port for other gateways.
+    fn told_of_link(self) -> String {
+        match self {
+            Self::Misled(_) => self.to_string(),
+            Self::Header(error) => format!("{error}: only gateways connect there"),
+            _ => "it is none of a gateway: only gateways connect there".to_owned(),
+        }
+    }
 }
 
 /// Reads a balancer's header and nothing behind it.
@@ -81,7 +98,9 @@ pub(crate) async fn hear(read: &mut (impl AsyncRead + Unpin)) -> Heard {
     let mut bytes = Vec::with_capacity(FIXED_BYTES);
     loop {
         let missing = match parse(&bytes) {
-            Ok(Progress::Whole(Header::Client(client))) => return Heard::Client(client),
+            Ok(Progress::Whole(Header::Client(client))) => {
+                return Heard::Client(client, gateway_of(&bytes));
+            }
             Ok(Progress::Whole(Header::Local)) => return Heard::Check,
             Ok(Progress::Missing(missing)) => missing,
             Err(error) => return Heard::Wrong(Unheard::Header(error)),
@@ -115,9 +134,15 @@ impl Complaints {
         }))
     }
 
-    /// Says why a connection of `peer` was refused.
-    pub(crate) fn tell(&self, peer: SocketAddr, why: Unheard, now: Duration) {
-        if let Some(untold) = self.turn(now) {
+    /// Says why a connection of `peer` was refused, which may have come to the port for gateways.
+    pub(crate) fn tell(&self, peer: SocketAddr, why: Unheard, is_link: bool, now: Duration) {
+        let Some(untold) = self.turn(now) else {
+            return;
+        };
+        if is_link {
+            let why = why.told_of_link();
+            tracing::warn!(%peer, untold, "connection to peer_listen refused: {why}");
+        } else {
             tracing::warn!(%peer, untold, "connection refused: {why}");
         }
     }
@@ -149,7 +174,7 @@ mod tests {
         let stream = [header.as_slice(), b"call"].concat();
         let mut read = stream.as_slice();
         let client = "127.0.0.2:49152".parse().unwrap();
-        assert_eq!(hear(&mut read).await, Heard::Client(client));
+        assert_eq!(hear(&mut read).await, Heard::Client(client, None));
         assert_eq!(read, b"call");
         let mut cut = &header[..20];
         assert_eq!(hear(&mut cut).await, Heard::Wrong(Unheard::Cut));

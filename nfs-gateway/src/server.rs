@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use base::{Clock, Tasks};
+use base::{Clock, GatewayId, Tasks, Told};
 use bytes::Bytes;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
@@ -174,9 +174,12 @@ pub(crate) struct Shared {
     pub(crate) slow_calls: Complaints,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) counters: Arc<TransportCounters>,
-    /// Peers are other gateways, which pass calls on.
-    pub(crate) is_for_gateways: bool,
+    /// Peers are other gateways, which pass calls on to this one.
+    pub(crate) gateway: Option<GatewayId>,
 }
+
+/// The number of the next connection.
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 /// Serves NFS on listeners.
 #[derive(Debug)]
@@ -185,7 +188,6 @@ pub struct Server<S> {
     shared: Arc<Shared>,
     balancers: Vec<Network>,
     slots: Arc<Semaphore>,
-    next_id: AtomicU64,
     clock: Arc<dyn Clock>,
     tasks: Tasks,
 }
@@ -213,14 +215,13 @@ impl<S: Service> Server<S> {
             slow_calls: Complaints::new(),
             clock: Arc::clone(&clock),
             counters,
-            is_for_gateways: false,
+            gateway: None,
         };
         Self {
             service,
             shared: Arc::new(shared),
             balancers: Vec::new(),
             slots: Arc::new(Semaphore::new(limits.connections_max)),
-            next_id: AtomicU64::new(1),
             clock,
             tasks,
         }
@@ -234,8 +235,8 @@ impl<S: Service> Server<S> {
         self
     }
 
-    /// A server for other gateways, which pass calls on: each connection begins with a PROXY header that
-    /// says whose calls they are.
+    /// A server for other gateways, which pass calls on to gateway `own`: each connection begins with a PROXY header
+    /// that says whose calls they are, and for which gateway.
     #[must_use]
     pub fn for_gateways(
         service: Arc<S>,
@@ -243,10 +244,11 @@ impl<S: Service> Server<S> {
         counters: Arc<TransportCounters>,
         clock: Arc<dyn Clock>,
         tasks: Tasks,
+        own: GatewayId,
     ) -> Self {
         let mut server = Self::new(service, limits, counters, clock, tasks);
         if let Some(shared) = Arc::get_mut(&mut server.shared) {
-            shared.is_for_gateways = true;
+            shared.gateway = Some(own);
         }
         server.behind(Network::everywhere().to_vec())
     }
@@ -300,11 +302,12 @@ impl<S: Service> Server<S> {
     fn start(&self, stream: TcpStream, peer: SocketAddr, slot: tokio::sync::OwnedSemaphorePermit) {
         let counters = &self.shared.counters;
         if let Err(error) = configure(&stream) {
-            tracing::debug!(%peer, %error, "connection was gone before it was served");
+            tracing::debug!(%peer, error = %Told(&error), "connection was gone before it was served");
             return;
         }
         counters.accepted.count();
-        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        // Of the process: those of clients and those of gateways have servers of their own.
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let (read, write) = stream.into_split();
         let connection = Connection::new(id, peer, Outbound::new(write), Arc::clone(&self.shared));
         let connection = Arc::new(connection);
@@ -329,7 +332,7 @@ impl<S: Service> Server<S> {
             ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset | ErrorKind::Interrupted
         );
         if !is_about_the_peer {
-            tracing::warn!(%error, "cannot accept a connection, trying again");
+            tracing::warn!(error = %Told(&error), "cannot accept a connection, trying again");
             self.clock.sleep(ACCEPT_PAUSE).await;
         }
     }

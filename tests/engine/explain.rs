@@ -37,6 +37,7 @@ pub(crate) fn explain(
         calls,
         replies,
         full: beside.full,
+        losses: beside.losses,
         found: Vec::new(),
         steps: 0,
         why: Vec::new(),
@@ -78,6 +79,7 @@ struct Search<'a> {
     calls: &'a [Call],
     replies: &'a [Reply],
     full: bool,
+    losses: u64,
     found: Vec<Model>,
     steps: usize,
     why: Vec<String>,
@@ -109,7 +111,12 @@ impl Search<'_> {
             return;
         }
         self.lose(model, left, losses, untold);
-        for at in left.iter().filter(|at| !untold.contains(at)) {
+        for at in left {
+            // Each time that data was lost it may have run once without an answer.
+            let ran = untold.iter().filter(|it| *it == at).count();
+            if u64::try_from(ran).is_ok_and(|ran| ran >= self.losses) {
+                continue;
+            }
             let call = &self.calls[*at];
             if let Op::Write {
                 inode,

@@ -66,6 +66,8 @@ pub(crate) struct Life {
     pub(crate) process: Process,
     wire: Wire,
     relay: Relay,
+    /// Where it listens for others, behind that.
+    peers: SocketAddr,
     nfs: SocketAddr,
     /// Told when it has drained and shut down.
     leaving: Option<Arc<AtomicBool>>,
@@ -251,12 +253,14 @@ impl Gateways {
             let nfs = TcpListener::bind((self.host, 0)).await.unwrap();
             let peers = TcpListener::bind((self.host, 0)).await.unwrap();
             let address = nfs.local_addr().unwrap();
-            let relay = Relay::start(peers.local_addr().unwrap()).await;
+            let listens = peers.local_addr().unwrap();
+            let relay = Relay::start(listens).await;
             options.fleet = Some(FleetOptions {
                 lease: LEASE,
                 nfs: address.to_string(),
                 peers: relay.address.to_string(),
                 api: String::new(),
+                token: [0; 8],
             });
             let (tell, told) = tokio::sync::oneshot::channel();
             let start = async move {
@@ -282,6 +286,7 @@ impl Gateways {
                 process: process.clone(),
                 wire,
                 relay,
+                peers: listens,
                 nfs: address,
                 leaving: None,
             }
@@ -293,6 +298,11 @@ impl Gateways {
     /// Where clients can connect to: also to those that stand still.
     pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
         self.lives.iter().flatten().map(|life| life.nfs).collect()
+    }
+
+    /// Where other gateways reach a gateway.
+    pub(crate) fn peers_of(&self, place: usize) -> Option<SocketAddr> {
+        Some(self.lives[place].as_ref()?.peers)
     }
 
     /// Where clients can connect to a gateway.

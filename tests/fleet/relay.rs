@@ -22,6 +22,8 @@ pub(crate) enum Flow {
     Resets,
     /// Nobody can connect, and what is sent over connections arrives when the network is whole again.
     Stalls,
+    /// It leads to another gateway.
+    Astray(SocketAddr),
     /// The gateway is gone.
     Ended,
 }
@@ -61,7 +63,11 @@ async fn carry(listener: TcpListener, target: SocketAddr, mut flow: watch::Recei
                     return;
                 }
             }
-            Flow::Through => {
+            Flow::Through | Flow::Astray(_) => {
+                let target = match now {
+                    Flow::Astray(other) => other,
+                    _ => target,
+                };
                 let listener = match &listener {
                     Some(listener) => listener,
                     None => listener.insert(bind_again(address).await),
@@ -103,7 +109,7 @@ async fn connect(near: TcpStream, target: SocketAddr, mut flow: watch::Receiver<
                     return;
                 }
             }
-            Flow::Through => {
+            Flow::Through | Flow::Astray(_) => {
                 tokio::select! {
                     biased;
                     changed = flow.changed() => if changed.is_err() { return },

@@ -221,6 +221,9 @@ fn attempts_at_a_renewal_have_counters_of_their_own() {
             api: String::new(),
             sessions: 0,
             release: String::new(),
+            lease: Duration::from_secs(2),
+            token: [0; 8],
+            now: NOW,
         };
         let mut member = Member::new(GatewayId::new(7), lease);
         let mut renewed = 0;
@@ -313,6 +316,21 @@ fn a_link_that_carries_nothing_is_given_up_and_the_session_taken() {
     let took = rig.time_of(create("b"));
     assert!(took < LEASE * 6, "{took:?}");
     assert_eq!(rig.client.closed_by_server, closed);
+    assert_eq!(rig.owner(), Some(1 - owner));
+    assert_eq!(rig.gateways.counted().taken_from_living, 1);
+}
+
+/// The owner's address leads to another gateway, here to the one that asks: that one is not taken for it.
+#[test]
+fn an_address_that_leads_to_another_gateway_is_no_way_to_the_owner() {
+    let mut rig = rig(2);
+    rig.good(create("a"));
+    let owner = rig.owner().unwrap();
+    let own = rig.gateways.peers_of(1 - owner).unwrap();
+    rig.gateways.cut_from_gateways(owner, Flow::Astray(own));
+    rig.connect_to(1 - owner);
+    let took = rig.time_of(create("b"));
+    assert!(took < LEASE * 6, "{took:?}");
     assert_eq!(rig.owner(), Some(1 - owner));
     assert_eq!(rig.gateways.counted().taken_from_living, 1);
 }

@@ -3,6 +3,7 @@
 use base::{InodeId, SessionId};
 use nfs_gateway::FileHandle;
 use nfs_gateway::wire::nfs3::WireHandle;
+use nfs_gateway::wire::proxy::{HEADER_BYTES_MAX, Header, Progress, header_for, parse};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -92,5 +93,75 @@ fn mutated_handles_are_stale() {
         let is_changed = bytes != signed.as_bytes();
         let verified = keys.verify(WireHandle(&bytes));
         assert_eq!(verified.is_err(), is_changed, "{bytes:?}");
+    }
+}
+
+/// Reads a header as a connection does: never more than is said to be missing.
+fn read_header(stream: &[u8]) -> Result<Option<Header>, String> {
+    let mut read = 0;
+    loop {
+        match parse(stream.get(..read).unwrap()) {
+            Ok(Progress::Whole(header)) => return Ok(Some(header)),
+            Ok(Progress::Missing(missing)) => {
+                assert!(missing > 0 && read + missing <= HEADER_BYTES_MAX);
+                // They come in two parts.
+                let first = read + missing.div_ceil(2);
+                if let Some(begun) = stream.get(..first) {
+                    let progress = parse(begun);
+                    assert!(
+                        progress.is_err()
+                            || first == read + missing
+                            || progress == Ok(Progress::Missing(missing / 2)),
+                        "{begun:?}"
+                    );
+                }
+                read += missing;
+            }
+            Err(error) => return Err(error.to_string()),
+        }
+        if read > stream.len() {
+            return Ok(None);
+        }
+    }
+}
+
+#[test]
+fn mutated_proxy_headers_are_read_to_their_end_or_refused() {
+    let mut rng = ChaCha8Rng::seed_from_u64(setting("WIRE_FUZZ_SEED", 1));
+    let mut seen = std::collections::BTreeMap::<String, u64>::new();
+    for _ in 0..setting("WIRE_FUZZ_ROUNDS", ROUNDS) {
+        let client = ["192.0.2.1:700", "[2001:db8::1]:700"][rng.random_range(0..2)];
+        let mut header = header_for(client.parse().unwrap());
+        // TLVs, of which some are as long as they say.
+        for _ in 0..rng.random_range(0..3) {
+            let length = rng.random_range(0..6u8);
+            header.extend([rng.random_range(0..6), 0, length]);
+            header.extend((0..length).map(|_| rng.random::<u8>()));
+            header[15] = header[15].wrapping_add(3 + length);
+        }
+        if rng.random_ratio(1, 4) {
+            // A health check.
+            header[12] = 0x20;
+        }
+        for _ in 0..rng.random_range(0..3) {
+            let at = rng.random_range(12..header.len());
+            flip(&mut rng, &mut header, at);
+        }
+        header.extend([0x80, 0, 0, 40]);
+        let read = match read_header(&header) {
+            Ok(Some(Header::Local)) => "local".to_owned(),
+            Ok(Some(Header::Client(_))) => "client".to_owned(),
+            Ok(None) => "missing".to_owned(),
+            Err(error) => error,
+        };
+        *seen.entry(read).or_default() += 1;
+    }
+    for what in [
+        "local", "client", "missing", "TLV", "checksum", "version", "command", "family",
+    ] {
+        assert!(
+            seen.keys().any(|read| read.contains(what)),
+            "{what}: {seen:?}"
+        );
     }
 }

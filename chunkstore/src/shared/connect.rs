@@ -1,5 +1,6 @@
 //! Which object store a URL means.
 
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,8 +8,9 @@ use base::{Clock, Rng};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::local::LocalFileSystem;
+use object_store::multipart::MultipartStore;
 use object_store::path::Path;
-use object_store::{ClientConfigKey, ObjectStoreScheme, RetryConfig};
+use object_store::{ClientConfigKey, ObjectStore, ObjectStoreScheme, RetryConfig};
 use url::Url;
 
 use super::objects::{ObjectOptions, Objects, told};
@@ -19,7 +21,7 @@ const CONNECT_TIME: &str = "5 seconds";
 /// Why a URL and its options name no object store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
-    /// It is no URL of an object store that this program knows.
+    /// It is no URL of an object store that this program knows, without what may be a secret.
     #[error(
         "{0:?} is no object store: write s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, or file:///DIRECTORY"
     )]
@@ -53,8 +55,20 @@ pub fn check_url(url: &str) -> Result<(), ConnectError> {
     scheme(url).map(drop)
 }
 
+/// A URL without what may be a secret in it: what stands before an `@`, and behind a `?` or `#`.
+#[must_use]
+pub fn without_secrets(url: &str) -> String {
+    let (hidden, rest) = match url.rsplit_once('@') {
+        Some((_, rest)) => ("...@", rest),
+        None => ("", url),
+    };
+    let shown = rest.split(['?', '#']).next().unwrap_or_default();
+    let more = if shown.len() < rest.len() { "..." } else { "" };
+    format!("{hidden}{shown}{more}")
+}
+
 fn scheme(text: &str) -> Result<(Url, ObjectStoreScheme, Path), ConnectError> {
-    let wrong = || ConnectError::Url(text.to_owned());
+    let wrong = || ConnectError::Url(without_secrets(text));
     let url: Url = text.parse().map_err(|_| wrong())?;
     let (scheme, path) = ObjectStoreScheme::parse(&url).map_err(|_| wrong())?;
     let is_known = matches!(
@@ -64,8 +78,8 @@ fn scheme(text: &str) -> Result<(Url, ObjectStoreScheme, Path), ConnectError> {
             | ObjectStoreScheme::Local
     );
     // A name and a password would be told to everybody.
-    if !is_known || !url.username().is_empty() || url.query().is_some() || url.fragment().is_some()
-    {
+    let has_secret = !url.username().is_empty() || url.password().is_some();
+    if !is_known || has_secret || url.query().is_some() || url.fragment().is_some() {
         return Err(wrong());
     }
     Ok((url, scheme, path))
@@ -84,74 +98,66 @@ pub fn connect(
     // Another one that is installed already does as well.
     drop(rustls::crypto::ring::default_provider().install_default());
     let (url, scheme, prefix) = scheme(&target.url)?;
-    let options = target.use_options;
-    match scheme {
+    let (store, parts, prefix) = match scheme {
         ObjectStoreScheme::Local => {
             let directory = url
                 .to_file_path()
-                .map_err(|()| ConnectError::Url(target.url.clone()))?;
+                .map_err(|()| ConnectError::Url(without_secrets(&target.url)))?;
             if let Some((name, _)) = target.options.first() {
                 return Err(ConnectError::Option(name.clone()));
             }
             let store = LocalFileSystem::new_with_prefix(directory).map_err(build)?;
             // What is acknowledged is durable.
-            let store = Arc::new(store.with_fsync(true));
-            Ok(Objects::new(
-                store,
-                None,
-                Path::default(),
-                options,
-                clock,
-                rng,
-            ))
+            let store: Arc<dyn ObjectStore> = Arc::new(store.with_fsync(true));
+            (store, None, Path::default())
         }
         ObjectStoreScheme::GoogleCloudStorage => {
-            let key = |name: &str| name.parse::<GoogleConfigKey>();
-            let mut builder = GoogleCloudStorageBuilder::from_env()
+            let builder = GoogleCloudStorageBuilder::from_env()
                 .with_url(url.to_string())
                 .with_retry(one_try());
-            for (name, value) in client_options(options) {
-                builder = builder.with_config(GoogleConfigKey::Client(name), value);
-            }
-            for (name, value) in &target.options {
-                let key = key(name).map_err(|_| ConnectError::Option(name.clone()))?;
-                builder = builder.with_config(key, value);
-            }
-            let store = Arc::new(builder.build().map_err(build)?);
-            let parts = Arc::clone(&store);
-            Ok(Objects::new(
-                store,
-                Some(parts),
-                prefix,
-                options,
-                clock,
-                rng,
-            ))
+            let set = |to: GoogleCloudStorageBuilder, key, value| to.with_config(key, value);
+            let builder = configured(builder, target, GoogleConfigKey::Client, set)?;
+            let (store, parts) = in_parts(builder.build().map_err(build)?);
+            (store, parts, prefix)
         }
         _ => {
-            let key = |name: &str| name.parse::<AmazonS3ConfigKey>();
-            let mut builder = AmazonS3Builder::from_env()
+            let builder = AmazonS3Builder::from_env()
                 .with_url(url.to_string())
                 .with_retry(one_try());
-            for (name, value) in client_options(options) {
-                builder = builder.with_config(AmazonS3ConfigKey::Client(name), value);
-            }
-            for (name, value) in &target.options {
-                let key = key(name).map_err(|_| ConnectError::Option(name.clone()))?;
-                builder = builder.with_config(key, value);
-            }
-            let store = Arc::new(builder.build().map_err(build)?);
-            let parts = Arc::clone(&store);
-            Ok(Objects::new(
-                store,
-                Some(parts),
-                prefix,
-                options,
-                clock,
-                rng,
-            ))
+            let set = |to: AmazonS3Builder, key, value| to.with_config(key, value);
+            let builder = configured(builder, target, AmazonS3ConfigKey::Client, set)?;
+            let (store, parts) = in_parts(builder.build().map_err(build)?);
+            (store, parts, prefix)
         }
+    };
+    let options = target.use_options;
+    Ok(Objects::new(store, parts, prefix, options, clock, rng))
+}
+
+/// Gives a builder its options.
+fn configured<B, K: FromStr>(
+    mut builder: B,
+    target: &Target,
+    client: impl Fn(ClientConfigKey) -> K,
+    set: impl Fn(B, K, String) -> B,
+) -> Result<B, ConnectError> {
+    for (name, value) in client_options(target.use_options) {
+        builder = set(builder, client(name), value);
     }
+    for (name, value) in &target.options {
+        let key = name.parse();
+        let key = key.map_err(|_| ConnectError::Option(name.clone()))?;
+        builder = set(builder, key, value.clone());
+    }
+    Ok(builder)
+}
+
+type InParts = (Arc<dyn ObjectStore>, Option<Arc<dyn MultipartStore>>);
+
+/// A store that takes objects in parts.
+fn in_parts<S: ObjectStore + MultipartStore>(store: S) -> InParts {
+    let store = Arc::new(store);
+    (Arc::<S>::clone(&store), Some(store))
 }
 
 /// Tries are made above, where they are counted.
@@ -216,6 +222,17 @@ mod tests {
                 "{wrong}"
             );
             assert!(check_url(wrong).is_err());
+        }
+        for secret in [
+            "s3://name:SECRET@bucket/x",
+            "s3://:SECRET@bucket/x",
+            "s3://SECRET@bucket/x",
+            "s3://:SE?CR@bucket/x",
+            "s3://bucket/x?sig=SECRET",
+            "no url SECRET@x",
+        ] {
+            let told = check_url(secret).unwrap_err().to_string();
+            assert!(!told.contains("SE"), "{told}");
         }
         let unknown = target("s3://bucket", &[("aws_regoin", "x")]);
         assert_eq!(

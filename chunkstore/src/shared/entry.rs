@@ -4,6 +4,7 @@
 use base::ChunkId;
 use bytes::{Buf, Bytes, BytesMut};
 
+use super::ledger::ChunkKey;
 use crate::chunk::{HEADER_BYTES, Header, Place, Record};
 use crate::{ChunkError, Domain};
 
@@ -43,6 +44,18 @@ pub(super) fn content(domain: Domain, id: ChunkId, mut entry: Bytes) -> Result<B
     decode().ok_or(ChunkError::Corrupt(id))
 }
 
+/// Whether an entry is this chunk's and as it was written. Needs no key of the domain.
+pub(super) fn is_whole(key: ChunkKey, entry: &Bytes) -> bool {
+    let found = entry.split_first_chunk();
+    let decoded = found.and_then(|(header, body)| Some((Header::decode(header, NOWHERE)?, body)));
+    decoded.is_some_and(|(header, body)| {
+        let is_named = header.domain == key.domain && header.id == key.id;
+        is_named
+            && usize::try_from(header.stored_bytes) == Ok(body.len())
+            && header.matches_body(body)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use base::DomainId;
@@ -62,12 +75,20 @@ mod tests {
             let whole = entry.bytes.clone();
             assert_eq!(content(domain, id, whole.clone()), Ok(plain));
             let damaged = Err(ChunkError::Corrupt(id));
+            let key = ChunkKey {
+                domain: domain.id,
+                id,
+            };
+            assert!(is_whole(key, &whole));
             for len in 0..whole.len() {
                 assert_eq!(content(domain, id, whole.slice(..len)), damaged);
+                assert!(!is_whole(key, &whole.slice(..len)));
             }
             let mut flipped = whole.to_vec();
             *flipped.last_mut().unwrap() ^= 1;
-            assert_eq!(content(domain, id, flipped.into()), damaged);
+            let flipped = Bytes::from(flipped);
+            assert!(!is_whole(key, &flipped));
+            assert_eq!(content(domain, id, flipped), damaged);
             let other = ChunkId::new([9; 32]);
             let refused = Err(ChunkError::Corrupt(other));
             assert_eq!(content(domain, other, whole), refused);

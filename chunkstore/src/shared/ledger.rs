@@ -76,6 +76,15 @@ pub enum Keep {
         /// Length of the content, in bytes.
         plain_bytes: u32,
     },
+    /// It is to be there, and elsewhere than at `bad`, where nothing whole is; if it is not, this is its entry.
+    Replace {
+        /// Where it was when it was found to be damaged or lost.
+        bad: Place,
+        /// The entry.
+        entry: Bytes,
+        /// Length of the content, in bytes.
+        plain_bytes: u32,
+    },
     /// It is to be there; if it is not, its entry is in a durable pack.
     Packed {
         /// Which.
@@ -118,6 +127,8 @@ pub struct Moved {
     pub key: ChunkKey,
     /// Where its entry begins in the pack.
     pub offset: u32,
+    /// Its length there: if what is staged has another, it is not that entry, and is not moved.
+    pub entry_bytes: u32,
 }
 
 /// What became of chunks that were to be moved.
@@ -179,7 +190,7 @@ pub trait Ledger: fmt::Debug + Send + Sync + 'static {
     fn state(&self) -> LedgerFuture<'_, (u64, u64)>;
 
     /// Makes sure that chunks are there and that their records have the current cycle. All or nothing.
-    /// No chunk may be given twice.
+    /// No chunk may be given twice. One whose record is damaged is not there.
     fn keep(&self, keeps: Vec<(ChunkKey, Keep)>) -> LedgerFuture<'_, KeptAll>;
 
     /// Where chunks are; `None` for those that are not there.

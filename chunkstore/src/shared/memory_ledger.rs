@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use tokio::sync::watch;
 
 use super::ledger::{
     ChunkKey, Keep, Kept, KeptAll, Ledger, LedgerError, LedgerFuture, Location, Moved, PackId,
@@ -12,7 +13,7 @@ use super::ledger::{
 
 /// A ledger that lives as long as the process.
 #[derive(Debug, Default)]
-pub struct MemoryLedger(Mutex<State>);
+pub struct MemoryLedger(Mutex<State>, watch::Sender<bool>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -21,6 +22,8 @@ struct State {
     packs: BTreeMap<PackId, u64>,
     /// Calls that fail before others are served.
     failing: u32,
+    /// Whether the next call panics.
+    panics: bool,
 }
 
 impl State {
@@ -33,7 +36,12 @@ impl State {
         let cycle = self.cycle;
         let mut kept = Vec::new();
         for (key, keep) in keeps {
-            if let Some((at, _)) = self.chunks.get_mut(&key) {
+            let bad = match &keep {
+                Keep::Replace { bad, .. } => Some(*bad),
+                _ => None,
+            };
+            let found = self.chunks.get_mut(&key);
+            if let Some((at, _)) = found.filter(|(at, _)| Some(at.place) != bad) {
                 at.cycle = at.cycle.max(cycle);
                 kept.push(Kept::Found);
                 continue;
@@ -43,7 +51,10 @@ impl State {
                     kept.push(Kept::Missing);
                     continue;
                 }
-                Keep::Stage { entry, plain_bytes } => {
+                Keep::Stage { entry, plain_bytes }
+                | Keep::Replace {
+                    entry, plain_bytes, ..
+                } => {
                     let len = u32::try_from(entry.len()).unwrap_or(u32::MAX);
                     (Place::Staged, len, plain_bytes, Some(entry))
                 }
@@ -78,10 +89,15 @@ impl State {
     fn settle(&mut self, pack: PackId, moved: Vec<Moved>) -> Result<Settled, LedgerError> {
         let live = self.packs.get_mut(&pack).ok_or(LedgerError::PackGone)?;
         let mut settled = Settled::default();
-        for Moved { key, offset } in moved {
+        for Moved {
+            key,
+            offset,
+            entry_bytes,
+        } in moved
+        {
             let place = Place::Pack { pack, offset };
             match self.chunks.get_mut(&key) {
-                Some((at, entry @ Some(_))) => {
+                Some((at, entry @ Some(_))) if at.entry_bytes == entry_bytes => {
                     *entry = None;
                     at.place = place;
                     *live += u64::from(at.entry_bytes);
@@ -100,6 +116,16 @@ impl MemoryLedger {
     /// Lets the next calls fail.
     pub fn fail(&self, calls: u32) {
         self.0.lock().failing = calls;
+    }
+
+    /// Lets calls wait, or go on.
+    pub fn hold(&self, held: bool) {
+        self.1.send_replace(held);
+    }
+
+    /// Lets the next call panic.
+    pub fn panic_once(&self) {
+        self.0.lock().panics = true;
     }
 
     /// Begins a cycle, as a collection does.
@@ -143,7 +169,10 @@ impl MemoryLedger {
         work: impl FnOnce(&mut State) -> Result<T, LedgerError> + Send + 'a,
     ) -> LedgerFuture<'a, T> {
         Box::pin(async move {
+            // The sender is there as long as this is.
+            drop(self.1.subscribe().wait_for(|held| !held).await);
             let mut state = self.0.lock();
+            assert!(!std::mem::take(&mut state.panics), "injected");
             if state.failing > 0 {
                 state.failing -= 1;
                 return Err(LedgerError::Unavailable("injected".into()));

@@ -75,7 +75,7 @@ impl Default for ObjectOptions {
 /// Why a call to the object store failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ObjectError {
-    /// There is no such object, or no such bucket.
+    /// There is no such object, or no such bucket, or it ends before what is asked for.
     #[error("there is no such object: {0}")]
     Missing(String),
     /// There is another object of that name.
@@ -398,9 +398,31 @@ impl Objects {
             }
             Ok(got)
         });
-        let got = got.await?;
+        let got = match (got.await, range) {
+            (Err(ObjectError::Unavailable(told)), Some(range)) => {
+                return Err(self.is_short(path, range, told).await);
+            }
+            (got, _) => got?,
+        };
         self.counters.received_bytes.add_len(got.len());
         Ok(got)
+    }
+
+    /// Why a range does not come: an object that ends before it is damaged, however often it is asked for.
+    async fn is_short(&self, path: &Path, range: &Range<usize>, told: String) -> ObjectError {
+        // Once: if that fails, too, it is an outage.
+        let head = Box::pin(self.store.head(path));
+        let found = match select(head, self.clock.sleep(self.options.get_time)).await {
+            Either::Left((Ok(found), _)) => found.size,
+            _ => return ObjectError::Unavailable(told),
+        };
+        if usize::try_from(found).is_ok_and(|found| found < range.end) {
+            let wanted = range.end;
+            return ObjectError::Missing(format!(
+                "{path} is cut short: it has {found} bytes of at least {wanted}"
+            ));
+        }
+        ObjectError::Unavailable(told)
     }
 
     async fn once(&self, path: &Path, range: Option<&Range<usize>>) -> Result<Bytes, ObjectError> {

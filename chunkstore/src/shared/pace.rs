@@ -30,23 +30,42 @@ impl Throttle {
         }
     }
 
-    /// Waits until `bytes` may pass. Safe to drop; they count then all the same.
+    /// Waits until `bytes` may pass. Safe to drop; then they do not count.
     pub(super) async fn pass(&self, bytes: usize) {
         let Some(per_second) = self.per_second else {
             return;
         };
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         let micros = bytes.saturating_mul(1_000_000) / per_second;
+        let mut charge = Charge {
+            throttle: self,
+            time: Duration::from_micros(micros),
+        };
         let wait = {
             let now = self.clock.monotonic();
             let mut paid_at = self.paid_at.lock();
             let begin = now.max(*paid_at);
-            *paid_at = begin.saturating_add(Duration::from_micros(micros));
+            *paid_at = begin.saturating_add(charge.time);
             begin.saturating_sub(now)
         };
         if !wait.is_zero() {
             self.clock.sleep(wait).await;
         }
+        charge.time = Duration::ZERO;
+    }
+}
+
+/// What is charged for bytes that wait. Taken back if they are not sent.
+#[derive(Debug)]
+struct Charge<'a> {
+    throttle: &'a Throttle,
+    time: Duration,
+}
+
+impl Drop for Charge<'_> {
+    fn drop(&mut self) {
+        let mut paid_at = self.throttle.paid_at.lock();
+        *paid_at = paid_at.saturating_sub(self.time);
     }
 }
 
@@ -112,5 +131,28 @@ mod tests {
         clock.advance(Duration::from_millis(200));
         assert!(!is_pending().await);
         Throttle::new(None, clock).pass(usize::MAX).await;
+    }
+
+    /// Who gives up while it waits leaves no debt to others.
+    #[tokio::test]
+    async fn bytes_that_are_given_up_do_not_count() {
+        let clock = Arc::new(ManualClock::new(Timestamp::new(1, 0)));
+        let throttle = Throttle::new(Some(1000), clock.clone());
+        throttle.pass(2000).await;
+        for _ in 0..10 {
+            let mut given_up = Box::pin(throttle.pass(50_000));
+            std::future::poll_fn(|cx| {
+                assert!(given_up.as_mut().poll(cx).is_pending());
+                std::task::Poll::Ready(())
+            })
+            .await;
+        }
+        clock.advance(Duration::from_millis(2100));
+        let mut next = Box::pin(throttle.pass(1));
+        std::future::poll_fn(|cx| {
+            assert!(next.as_mut().poll(cx).is_ready());
+            std::task::Poll::Ready(())
+        })
+        .await;
     }
 }

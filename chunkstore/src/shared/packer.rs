@@ -12,10 +12,10 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::Shared;
 use super::ledger::{ChunkKey, KEYS_MAX, LedgerError, Moved, PackId, STAGE_BYTES_MAX};
 use super::objects::{ObjectError, Objects};
 use super::pack::{self, Line};
+use super::{Shared, entry};
 use crate::counters::Counter;
 
 /// Bytes of entries that the backlog keeps in memory. Of more it has the names, and reads them again.
@@ -162,11 +162,17 @@ impl Shared {
         for Waiting { key, entry, .. } in taken {
             match entry {
                 Some(entry) => entries.push((key, entry)),
-                None => {
-                    if let Some((_, Some(entry))) = self.ledger.read(key).await? {
+                None => match self.ledger.read(key).await {
+                    Ok(Some((_, Some(entry)))) if entry::is_whole(key, &entry) => {
                         entries.push((key, entry));
                     }
-                }
+                    Ok(Some((_, None)) | None) => {}
+                    // It is in the way of no other, and stays where `check` tells of it.
+                    Ok(Some((_, Some(_)))) | Err(LedgerError::Damaged(_)) => {
+                        tracing::error!(id = %key.id, "a staged chunk is damaged and not packed");
+                    }
+                    Err(error) => return Err(error),
+                },
             }
         }
         if entries.is_empty() {
@@ -178,6 +184,7 @@ impl Shared {
             .map(|line| Moved {
                 key: line.key,
                 offset: line.offset,
+                entry_bytes: line.entry_bytes,
             })
             .collect();
         for part in moved.chunks(KEYS_MAX) {
@@ -259,7 +266,9 @@ impl Shared {
             let page = self.ledger.staged(after, STAGE_BYTES_MAX).await?;
             after = page.chunks.last().map(|(key, _)| *key);
             for (key, entry) in page.chunks {
-                if before.contains(&key) && !self.backlog.has(key) {
+                if !entry::is_whole(key, &entry) {
+                    tracing::error!(id = %key.id, "a staged chunk is damaged and not packed");
+                } else if before.contains(&key) && !self.backlog.has(key) {
                     self.pack_counters.adopted.increment();
                     self.backlog.add(key, entry);
                 } else if found.len() < SEEN_MAX && !self.backlog.has(key) {

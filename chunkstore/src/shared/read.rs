@@ -82,13 +82,22 @@ impl Shared {
             let found = self.ledger.read(key).await.map_err(|error| match error {
                 LedgerError::Damaged(why) => {
                     tracing::error!(%id, why, "a stored chunk is damaged");
+                    // If it is the record that is damaged, any put stores it anew.
+                    self.note_bad(key, Place::Staged);
                     ChunkError::Corrupt(id)
                 }
                 other => other.into(),
             })?;
             let (location, entry) = found.ok_or(ChunkError::NotFound(id))?;
             let place = match (location.place, entry) {
-                (Place::Staged, Some(entry)) => return entry::content(domain, id, entry),
+                (Place::Staged, Some(entry)) => {
+                    let content = entry::content(domain, id, entry);
+                    if content.is_err() {
+                        tracing::error!(%id, "a staged chunk is damaged");
+                        self.note_bad(key, Place::Staged);
+                    }
+                    return content;
+                }
                 (Place::Staged, None) => continue,
                 (Place::Pack { pack, offset }, _) => in_pack(pack, offset, location),
             };
@@ -102,8 +111,16 @@ impl Shared {
                     self.places.insert(key, place);
                     return Ok(content);
                 }
-                Err(error) => return Err(error),
+                Err(error) => {
+                    if matches!(error, ChunkError::Corrupt(_)) {
+                        self.note_bad(key, location.place);
+                    }
+                    return Err(error);
+                }
             }
+        }
+        if let Some(InPack { pack, offset, .. }) = last {
+            self.note_bad(key, Place::Pack { pack, offset });
         }
         tracing::error!(%id, ?last, "the pack of a stored chunk is missing");
         Err(ChunkError::Corrupt(id))

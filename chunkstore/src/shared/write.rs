@@ -9,12 +9,13 @@ use base::limits::CHUNK_BYTES_MAX;
 use bytes::Bytes;
 use futures_util::future::{Either, select};
 use futures_util::{StreamExt, stream};
+use tokio::sync::watch;
 
 use super::Shared;
 use super::entry::Entry;
-use super::ledger::{ChunkKey, KEYS_MAX, Keep, Kept, KeptAll, STAGE_BYTES_MAX};
+use super::ledger::{ChunkKey, KEYS_MAX, Keep, Kept, KeptAll, Place, STAGE_BYTES_MAX};
 use super::objects::Objects;
-use super::queue::Batch;
+use super::queue::{Batch, Outcome};
 use crate::{ChunkError, Domain};
 
 /// Transactions of one batch under way at the same time.
@@ -27,7 +28,7 @@ const INLINE_BYTES_MAX: usize = 16 * 1024;
 impl Shared {
     /// Whether this process itself put or touched the chunk in the current cycle.
     pub(super) fn is_known(&self, key: ChunkKey) -> bool {
-        self.known.get(&key) == Some(self.cycles.current())
+        self.known.get(&key) == Some(self.cycles.current()) && self.bad.get(&key).is_none()
     }
 
     pub(super) async fn put(
@@ -103,18 +104,54 @@ impl Shared {
             touches,
             outcome,
         } = batch;
+        let mut running = Running {
+            shared: self,
+            number,
+            puts: puts.iter().map(|(key, _)| *key).collect(),
+            touches: touches.clone(),
+            outcome,
+            result: None,
+        };
+        // Staged also if there is no room: they are few.
+        let (bad, puts) = puts
+            .into_iter()
+            .partition(|(key, _)| self.bad.get(key).is_some());
+        let replaced = self.run_groups(groups(self.stages(bad), Vec::new())).await;
         let bytes: usize = puts.iter().map(|(_, entry)| entry.bytes.len()).sum();
         let result = match &self.objects {
             Some(objects) if self.is_full_for(bytes) => {
                 self.run_past_staging(objects, puts, touches).await
             }
-            _ => self.run_groups(groups(stages(puts), touches)).await,
+            _ => self.run_groups(groups(self.stages(puts), touches)).await,
         };
+        let result = replaced.and(result);
         if let Err(error) = &result {
             tracing::warn!(%error, "chunks are not stored; the next sync tries again");
         }
-        self.queue.lock().ended(number);
-        outcome.send_replace(Some(result));
+        running.result = Some(result);
+    }
+
+    /// What is to be staged of puts.
+    fn stages(&self, puts: Vec<(ChunkKey, Entry)>) -> Vec<(ChunkKey, Keep)> {
+        let stage = |(key, entry): (ChunkKey, Entry)| {
+            let Entry { bytes, plain_bytes } = entry;
+            let entry = bytes;
+            let keep = match self.bad.get(&key) {
+                Some(bad) => Keep::Replace {
+                    bad,
+                    entry,
+                    plain_bytes,
+                },
+                None => Keep::Stage { entry, plain_bytes },
+            };
+            (key, keep)
+        };
+        puts.into_iter().map(stage).collect()
+    }
+
+    /// A read found nothing whole where the ledger said that a chunk is: the next put of it is to store it anew.
+    pub(super) fn note_bad(&self, key: ChunkKey, place: Place) {
+        self.bad.insert(key, place);
     }
 
     async fn run_groups(&self, groups: Vec<Vec<(ChunkKey, Keep)>>) -> Result<(), ChunkError> {
@@ -151,6 +188,7 @@ impl Shared {
         touches: Vec<ChunkKey>,
     ) -> Result<(), ChunkError> {
         let mut left: HashMap<ChunkKey, Entry> = puts.into_iter().collect();
+        let touched = touches.clone();
         let run = async {
             self.run_groups(groups(Vec::new(), touches)).await?;
             self.raise_known(&mut left).await?;
@@ -171,6 +209,12 @@ impl Shared {
         let mut queue = self.queue.lock();
         for key in left.into_keys() {
             queue.failed(key);
+        }
+        if result.is_err() {
+            // Whether those of a call that was cut off are raised is not known.
+            for key in touched.into_iter().filter(|key| !self.is_known(*key)) {
+                queue.touch(key);
+            }
         }
         result
     }
@@ -258,8 +302,15 @@ impl Shared {
         } else {
             Vec::new()
         };
+        let replaced: Vec<_> = group.iter().filter_map(bad_place).collect();
         match self.ledger.keep(group).await {
             Ok(all) => {
+                for (key, bad) in replaced {
+                    self.places.remove(&key);
+                    if self.bad.get(&key) == Some(bad) {
+                        self.bad.remove(&key);
+                    }
+                }
                 self.shared_counters.transactions.increment();
                 self.kept(&keys, &all);
                 let stored: HashSet<_> = keys
@@ -310,6 +361,42 @@ impl Shared {
     }
 }
 
+/// A batch under way. It ends when this is dropped, also by a panic: then all of it waits again.
+struct Running<'a> {
+    shared: &'a Shared,
+    number: u64,
+    puts: Vec<ChunkKey>,
+    touches: Vec<ChunkKey>,
+    outcome: watch::Sender<Outcome>,
+    /// None before its end.
+    result: Outcome,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let mut queue = self.shared.queue.lock();
+        let result = self.result.take().unwrap_or_else(|| {
+            // Those that are stored already are found.
+            self.puts.iter().for_each(|key| queue.failed(*key));
+            self.touches.iter().for_each(|key| queue.touch(*key));
+            Err(ChunkError::Unavailable(
+                "a task of the chunk store has ended".into(),
+            ))
+        });
+        queue.ended(self.number);
+        drop(queue);
+        self.outcome.send_replace(Some(result));
+    }
+}
+
+/// Where a chunk that is replaced was found to be bad.
+fn bad_place((key, keep): &(ChunkKey, Keep)) -> Option<(ChunkKey, Place)> {
+    match keep {
+        Keep::Replace { bad, .. } => Some((*key, *bad)),
+        Keep::Touch | Keep::Stage { .. } | Keep::Packed { .. } => None,
+    }
+}
+
 /// Cuts a batch into transactions.
 fn groups(puts: Vec<(ChunkKey, Keep)>, touches: Vec<ChunkKey>) -> Vec<Vec<(ChunkKey, Keep)>> {
     let (mut groups, mut group, mut bytes) = (Vec::new(), Vec::new(), 0_usize);
@@ -333,24 +420,14 @@ fn groups(puts: Vec<(ChunkKey, Keep)>, touches: Vec<ChunkKey>) -> Vec<Vec<(Chunk
 fn entry_len(keep: &Keep) -> Option<usize> {
     match keep {
         Keep::Touch => None,
-        Keep::Stage { entry, .. } => Some(entry.len()),
+        Keep::Stage { entry, .. } | Keep::Replace { entry, .. } => Some(entry.len()),
         Keep::Packed { entry_bytes, .. } => usize::try_from(*entry_bytes).ok(),
     }
 }
 
 fn staged_entry((key, keep): &(ChunkKey, Keep)) -> Option<(ChunkKey, Bytes)> {
     match keep {
-        Keep::Stage { entry, .. } => Some((*key, entry.clone())),
+        Keep::Stage { entry, .. } | Keep::Replace { entry, .. } => Some((*key, entry.clone())),
         Keep::Touch | Keep::Packed { .. } => None,
     }
-}
-
-/// What is to be staged of puts.
-fn stages(puts: Vec<(ChunkKey, Entry)>) -> Vec<(ChunkKey, Keep)> {
-    let stage = |(key, entry): (ChunkKey, Entry)| {
-        let Entry { bytes, plain_bytes } = entry;
-        let entry = bytes;
-        (key, Keep::Stage { entry, plain_bytes })
-    };
-    puts.into_iter().map(stage).collect()
 }

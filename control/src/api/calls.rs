@@ -14,7 +14,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use base::{Rng, Tasks};
+use base::{Rng, Tasks, Told};
 use bytes::Bytes;
 use metadata::record::call::{CallAnswer, Holder};
 use metadata::store::{BegunCall, CallId, CallLimits, KeyedCall, LEASE, Store, with_secret};
@@ -322,7 +322,7 @@ async fn run(
             response = handler.as_mut() => break response,
             () = state.clock.sleep(LEASE / 3) => {
                 if let Err(error) = state.store.renew_call(&call).await {
-                    tracing::warn!(%error, "say that a call with a key still runs");
+                    tracing::warn!(error = %Told(&error), "say that a call with a key still runs");
                 }
             }
         }
@@ -333,7 +333,7 @@ async fn run(
     if head.status.is_success() {
         let kept = state.store.finish_call(&call, head.status.as_u16(), &body);
         if let Err(error) = kept.await {
-            tracing::warn!(%error, "keep the answer of a call with a key");
+            tracing::warn!(error = %Told(&error), "keep the answer of a call with a key");
         }
         return Ok(Response::from_parts(head, Body::from(body)));
     }
@@ -344,7 +344,7 @@ async fn run(
     // It may have happened, or may still: whoever comes again looks.
     let is_known = head.status != StatusCode::INTERNAL_SERVER_ERROR;
     if is_known && let Err(error) = state.store.abandon_call(&call).await {
-        tracing::warn!(%error, "give the key of a call back that did nothing");
+        tracing::warn!(error = %Told(&error), "give the key of a call back that did nothing");
     }
     Ok(Response::from_parts(head, Body::from(body)))
 }
@@ -417,7 +417,7 @@ pub(crate) fn start_forgetting(
             match removed {
                 Ok(0) => {}
                 Ok(removed) => tracing::debug!(removed, "old idempotency keys are removed"),
-                Err(error) => tracing::warn!(%error, "remove old idempotency keys"),
+                Err(error) => tracing::warn!(error = %Told(&error), "remove old idempotency keys"),
             }
             tokio::select! {
                 () = clock.sleep(FORGETTING_PAUSE) => {}

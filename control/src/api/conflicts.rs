@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use axum::http::HeaderMap;
 use base::{CommitId, InodeId, SessionId, TenantId};
 use metadata::compare::Snapshot;
 use metadata::conflicts::{ConflictId, Unresolved, parse_id, show_id};
@@ -23,6 +24,7 @@ use super::ApiState;
 use super::input::{
     Body, Parameters, Place, Tenant, how_many, not_a_position, page_limit, told_limit,
 };
+use super::passing::stored_elsewhere;
 use super::routes::{Routes, get, post};
 use crate::conflicts::{Clash, Clashes, Conflict, Resolve, Resolved, Version, parse_take};
 use crate::history::kebab;
@@ -185,6 +187,7 @@ async fn clashes(
     State(state): State<Arc<ApiState>>,
     Tenant(tenant): Tenant,
     Place(session): Place<String>,
+    headers: HeaderMap,
     Parameters(asked): Parameters<With>,
 ) -> Result<Json<Clashes>, ApiError> {
     let with = asked.with.as_deref();
@@ -197,9 +200,12 @@ async fn clashes(
         Some(after) => after.parse::<usize>().map_err(|_| not_a_position())?,
         None => 0,
     };
-    let found = async { Ok(gateway.clashes(tenant, one.id, two.id).await?) };
-    let found = state.work.reading(found).await?;
     let workspace = state.store.workspace(one.record.workspace).await?;
+    let found = async {
+        let is_stored = stored_elsewhere(&state, &headers, &workspace.record.name, two.id).await;
+        Ok(gateway.clashes(tenant, one.id, two.id, is_stored).await?)
+    };
+    let found = state.work.reading(found).await?;
     let mut reader = Reader::new(&state, tenant, workspace).await?;
     let page = reader.clashes(found, skipped, limit);
     Ok(Json(state.work.reading(page).await?))

@@ -7,6 +7,8 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
+use metadata::fleet::FleetError;
+
 use super::ApiState;
 use crate::metrics;
 use crate::status::ApiError;
@@ -23,6 +25,9 @@ pub(super) async fn livez() -> &'static str {
 pub(super) async fn readyz(State(state): State<Arc<ApiState>>) -> Result<&'static str, ApiError> {
     if state.is_draining() {
         return Err(ApiError::not_ready("the server is shutting down"));
+    }
+    if !state.counted.gateway.is_store_ours() {
+        return Err(ApiError::not_ready(FleetError::Foreign.to_string()));
     }
     if !state.counted.gateway.holds_lease() {
         return Err(ApiError::not_ready(

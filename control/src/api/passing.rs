@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::{FromRequestParts, RawPathParams, Request, State};
+use axum::extract::{FromRequestParts, Query, RawPathParams, Request, State};
 use axum::http::request::Parts;
 use axum::http::uri::PathAndQuery;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use base::GatewayId;
+use base::{GatewayId, SessionId};
 use bytes::Bytes;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -27,6 +27,9 @@ use crate::status::ApiError;
 
 /// Says that a call was passed on, and by which gateway.
 const HEADER: &str = "holdfast-passed-on";
+
+/// Says for which gateway it is, so that another one that is there by mistake does not do it.
+const FOR_HEADER: &str = "holdfast-passed-to";
 
 /// How often it is looked at whether a gateway that was asked lives.
 const LOOK: Duration = Duration::from_millis(500);
@@ -59,6 +62,12 @@ enum Failed {
     Unanswered(String),
 }
 
+/// The query of a call that looks at a session, as [`super::diff`] takes it.
+#[derive(Debug, serde::Deserialize)]
+struct Asked {
+    session: Option<String>,
+}
+
 /// Another gateway's API.
 #[derive(Clone, Debug)]
 struct Other {
@@ -73,7 +82,20 @@ pub(super) async fn pass_on(
     request: Request,
     next: Next,
 ) -> Response {
-    let is_passed = request.headers().contains_key(HEADER);
+    let headers = request.headers();
+    let is_passed = headers.contains_key(HEADER);
+    let own = state.counted.gateway.id().to_string();
+    if headers
+        .get(FOR_HEADER)
+        .is_some_and(|meant| meant.as_bytes() != own.as_bytes())
+    {
+        let why = format!(
+            "this is gateway {own}, and the call is for another one that tells the same address: set api_listen, \
+             peer_listen and advertise of each to its own"
+        );
+        tracing::warn!("call of another gateway refused: {why}");
+        return ApiError::misdirected(why).into_response();
+    }
     if is_passed || state.counted.gateway.others_alive() == 0 {
         return next.run(request).await;
     }
@@ -106,14 +128,45 @@ pub(super) async fn pass_on(
     }
 }
 
+/// Has another gateway store what it has of a session in memory, if it is with another one: a comparison
+/// does that. Whether it is done; else the session has to be asked for here, which moves it.
+pub(super) async fn stored_elsewhere(
+    state: &ApiState,
+    headers: &HeaderMap,
+    workspace: &str,
+    session: SessionId,
+) -> bool {
+    let Some(other) = at_other(state, session).await else {
+        return false;
+    };
+    let path = format!("/v1/workspaces/{workspace}/diff?session={session}&limit=1");
+    let Ok(request) = Request::get(path).body(()) else {
+        return false;
+    };
+    let (mut head, ()) = request.into_parts();
+    if let Some(token) = headers.get(header::AUTHORIZATION) {
+        head.headers.insert(header::AUTHORIZATION, token.clone());
+    }
+    let answered = ask(state, &other, &head, Bytes::new()).await;
+    answered.is_ok_and(|answer| answer.status().is_success())
+}
+
 /// The gateway that has the session of a call. `None` also if that cannot be found out: then the call
 /// is answered here, with what is wrong.
 async fn other(state: &Arc<ApiState>, head: &mut Parts) -> Option<Other> {
     let places = RawPathParams::from_request_parts(head, state).await.ok()?;
-    let (_, session) = places.iter().find(|(name, _)| *name == "session")?;
-    let session = session.to_owned();
+    let place = places.iter().find(|(name, _)| *name == "session");
+    let session = match place {
+        Some((_, session)) => session.to_owned(),
+        None => Query::<Asked>::try_from_uri(&head.uri).ok()?.0.session?,
+    };
     let Tenant(tenant) = Tenant::from_request_parts(head, state).await.ok()?;
     let id = session_id(state, tenant, &session).await.ok()?;
+    at_other(state, id).await
+}
+
+/// The other gateway that has a session.
+async fn at_other(state: &ApiState, id: SessionId) -> Option<Other> {
     let place = state.counted.gateway.whereabouts(id).await.ok()?;
     Some(Other {
         id: place.gateway?,
@@ -165,6 +218,11 @@ async fn ask(
             return Err(Failed::Unanswered(why));
         }
     };
+    if head.status == StatusCode::MISDIRECTED_REQUEST {
+        return Err(Failed::Unsent(
+            "another gateway is at its address".to_owned(),
+        ));
+    }
     without_connection(&mut head.headers);
     Ok(Response::from_parts(head, Body::from(body)))
 }
@@ -200,6 +258,8 @@ fn request(
     let own = state.counted.gateway.id().to_string();
     let own = HeaderValue::from_str(&own).map_err(|error| wrong(&error))?;
     headers.insert(HEADER, own);
+    let meant = HeaderValue::from_str(&other.id.to_string()).map_err(|error| wrong(&error))?;
+    headers.insert(FOR_HEADER, meant);
     Ok(request)
 }
 

@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
-use base::{CommitId, InodeId, Name, Tasks, TenantId};
+use base::{CommitId, InodeId, Name, Tasks, TenantId, Told};
 use bytes::Bytes as Data;
 use futures_util::stream::try_unfold;
 use metadata::compare::{Finder, Found, Snapshot};
@@ -421,7 +421,7 @@ fn parts(
             let part = match first {
                 Some(part) => Some(part),
                 None => reader.next().await.map_err(|error| {
-                    tracing::warn!(%error, "content of a version cannot be read");
+                    tracing::warn!(error = %Told(&error), "content of a version cannot be read");
                     std::io::Error::other(error)
                 })?,
             };

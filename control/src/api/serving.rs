@@ -19,7 +19,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use axum::response::{IntoResponse, Response};
-use base::{Clock, Tasks};
+use base::{Clock, Tasks, Told};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
@@ -87,7 +87,7 @@ impl Serving {
                 accepted = listener.accept() => match accepted {
                     Ok((stream, peer)) => self.start(stream, peer),
                     Err(error) => {
-                        tracing::warn!(%error, "cannot accept an API connection, trying again");
+                        tracing::warn!(error = %Told(&error), "cannot accept an API connection, trying again");
                         self.clock.sleep(ACCEPT_PAUSE).await;
                     }
                 }
@@ -98,7 +98,7 @@ impl Serving {
     fn start(&self, stream: TcpStream, peer: SocketAddr) {
         // Answers are small: each is to leave at once, not with the next one.
         if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%peer, %error, "API connection was gone before its call");
+            tracing::debug!(%peer, error = %Told(&error), "API connection was gone before its call");
             return;
         }
         let Some(guest) = self.guests.admit(peer.ip(), self.clock.monotonic()) else {
@@ -133,7 +133,7 @@ impl Serving {
             tokio::select! {
                 ended = connection.as_mut() => {
                     if let Err(error) = ended {
-                        tracing::debug!(peer = %guest.peer, %error, "API connection ends");
+                        tracing::debug!(peer = %guest.peer, error = %Told(&error), "API connection ends");
                     }
                     return;
                 }

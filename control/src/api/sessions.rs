@@ -186,7 +186,7 @@ pub(super) async fn close(
         let closed = store.close_session(tenant, id).await;
         // Also if an attempt before has closed it, which is answered after this.
         if matches!(closed, Ok(()) | Err(store::StoreError::Settled)) {
-            gateway.drop_everywhere(id).await;
+            gateway.drop_session(id);
         }
         closed
     };

@@ -62,6 +62,17 @@ pub(super) async fn revoke(
              remove `api-token` from its data directory, start it, and revoke the old one then",
         ));
     }
+    let others = state.counted.gateway.others();
+    if let Some(other) = others
+        .iter()
+        .find(|other| !other.is_dead && other.lease.token == token)
+    {
+        return Err(ApiError::conflict(format!(
+            "this is the token of commands on the machine of gateway {} ({}): to replace it, stop that server, remove \
+             `api-token` from its data directory, start it, and revoke the old one then",
+            other.id, other.lease.nfs
+        )));
+    }
     let store = state.store.for_call(keyed.done::<()>());
     state
         .to_end(async move { store.revoke_token(tenant, token).await })

@@ -14,7 +14,7 @@ use axum::extract::State;
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, header};
 use axum::response::IntoResponse;
-use base::{Clock, CommitId, Tasks};
+use base::{Clock, CommitId, Tasks, Told};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::{FuturesOrdered, unfold};
@@ -465,7 +465,7 @@ impl Sending {
                 tracing::info!(%commit, "export breaks off as the server stops");
             }
             Err(Broken::Here(error)) => {
-                tracing::warn!(%commit, %error, "export breaks off");
+                tracing::warn!(%commit, error = %Told(&error), "export breaks off");
                 drop(self.give(Piece::Failed(std::io::Error::other(error))).await);
             }
         }

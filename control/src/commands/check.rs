@@ -51,7 +51,8 @@ pub(super) fn run(args: &cli::Check, json: bool) -> Result<u8, Failure> {
     let opened = metadata_of(&dir, settings, Purpose::Look, Arc::clone(&clock));
     let metadata = runtime.block_on(opened)?;
     runtime.block_on(metadata.check_is_of(&dir, &clock))?;
-    // Nobody else uses it: the directory is locked.
+    // Nobody else uses it: the directory is locked, or we have looked.
+    runtime.block_on(metadata.check_nobody_serves(&clock))?;
     let kv = metadata.still(&clock)?;
     let is_shared = dir.tier()?.is_shared();
     if is_shared && args.deep {

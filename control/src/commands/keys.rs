@@ -34,6 +34,8 @@ fn rotate(dir: &DataDir, settings: Settings, json: bool) -> Result<(), Failure> 
     let metadata =
         runtime.block_on(metadata_of(dir, settings, Purpose::Use, Arc::clone(&clock)))?;
     let rotated: Result<HandleKeysRecord, Failure> = runtime.block_on(async {
+        // One that runs would not know handles of the new key.
+        metadata.check_nobody_serves(&clock).await?;
         let store = metadata
             .store(dir, (&dir.tier()?, None), clock, Arc::new(rng))
             .await?;

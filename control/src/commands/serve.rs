@@ -97,7 +97,7 @@ fn exit(code: i32) -> ! {
 /// Tells the service manager, if one wants to know.
 fn notify(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
-        tracing::warn!(%error, "cannot tell the service manager");
+        tracing::warn!(error = %base::Told(&error), "cannot tell the service manager");
     }
 }
 

@@ -202,6 +202,7 @@ mod tests {
         let moved = Moved {
             name: name(3),
             offset: 0,
+            entry_bytes: 30,
         };
         places.settle(PACK, &[moved]).await.unwrap();
         kv

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use base::{ManualClock, Rng, TenantId, Timestamp};
+use base::{ManualClock, Rng, TenantId};
 
 use super::*;
 use crate::kv::faulty::{FaultRates, FaultyKv};
@@ -36,6 +36,9 @@ fn lease() -> LeaseRecord {
         api: String::new(),
         sessions: 0,
         release: String::new(),
+        lease: LEASE,
+        token: [0; 8],
+        now: Timestamp::EPOCH,
     }
 }
 
@@ -49,6 +52,8 @@ enum LeftOut {
     Look,
     /// Rule 3b: who was dead once is.
     Counter,
+    /// Rule 3b: who has a longer lease is dead after the length of one's own.
+    Length,
     /// Rule 3c: nobody waits for a notice.
     Wait,
     /// Rule 3, at its end: notices of others are not looked for.
@@ -67,6 +72,7 @@ struct Gateway {
     id: GatewayId,
     member: Member,
     seen: Sightings,
+    lease: Duration,
     holds_until: Duration,
     lapses: u64,
     held: Option<Held>,
@@ -145,11 +151,21 @@ impl World {
     fn gateway(&mut self) -> Gateway {
         let id = GatewayId::new(self.next);
         self.next += 1;
-        let mut seen = Sightings::new(LEASE);
+        // Not all have the same.
+        let length = LEASE * u32::try_from(1 + self.below(2) * 3).unwrap();
+        let mut seen = Sightings::new(length);
         seen.ignores_counters = self.left_out == LeftOut::Counter;
+        let lease = LeaseRecord {
+            lease: match self.left_out {
+                LeftOut::Length => Duration::ZERO,
+                _ => length,
+            },
+            ..lease()
+        };
         Gateway {
             id,
-            member: Member::new(id, lease()),
+            member: Member::new(id, lease),
+            lease: length,
             seen,
             holds_until: Duration::ZERO,
             lapses: 0,
@@ -218,7 +234,7 @@ impl World {
         let renewed = gateway.member.renew(&self.kv, self.clock.as_ref()).await;
         let Ok(renewal) = renewed else { return };
         let now = self.now();
-        gateway.seen.saw(now, renewal.others);
+        gateway.seen.saw(now, self.clock.wall(), renewal.others);
         gateway.is_told = renewal.notices.contains(&self.session);
         if now >= gateway.holds_until {
             gateway.lapses += 1;
@@ -233,7 +249,7 @@ impl World {
                 });
             }
         }
-        gateway.holds_until = renewal.began + LEASE;
+        gateway.holds_until = renewal.began + gateway.lease;
     }
 
     async fn take(&mut self, gateway: &mut Gateway, from_living: bool) {
@@ -366,6 +382,7 @@ async fn each_rule_is_missed() {
         LeftOut::Lease,
         LeftOut::Look,
         LeftOut::Counter,
+        LeftOut::Length,
         LeftOut::Wait,
         LeftOut::Unobeyed,
         LeftOut::Obey,
@@ -383,7 +400,72 @@ async fn each_rule_is_missed() {
 
 async fn seen_by(kv: &dyn Kv, clock: &ManualClock, seen: &mut Sightings) {
     let leases = leases(kv).await.unwrap();
-    seen.saw(clock.monotonic(), leases);
+    seen.saw(clock.monotonic(), clock.wall(), leases);
+}
+
+async fn tell(
+    kv: &dyn Kv,
+    gateway: GatewayId,
+    session: SessionId,
+    nonce: u64,
+) -> Result<(), KvError> {
+    let mut txn = kv.begin();
+    write_notice(txn.as_mut(), gateway, session, nonce);
+    txn.commit().await?;
+    Ok(())
+}
+
+/// Also if the outcome of the transaction that closes it is unknown, and the call is never made again.
+#[tokio::test]
+async fn the_owner_of_a_session_that_is_closed_is_told() {
+    for seed in 0..40 {
+        let mut world = World::new(seed, LeftOut::Nothing).await;
+        let mut gateway = world.gateway();
+        while gateway.taken.is_none() {
+            world.renew(&mut gateway).await;
+            world.take(&mut gateway, false).await;
+        }
+        let store = Store::open(
+            Arc::new(world.kv.clone()),
+            world.clock.clone(),
+            Arc::new(Rng::seeded(seed)),
+        );
+        let store = store.await.unwrap();
+        let closed = store.close_session(TenantId::DEFAULT, world.session).await;
+        let is_open = store
+            .session(TenantId::DEFAULT, world.session)
+            .await
+            .is_ok();
+        assert!(closed.is_err() || !is_open, "seed {seed}");
+        if is_open {
+            continue;
+        }
+        let renewal = loop {
+            match gateway.member.renew(&world.kv, world.clock.as_ref()).await {
+                Ok(renewal) => break renewal,
+                Err(error) => assert!(matches!(error, FleetError::Kv(_)), "{error:?}"),
+            }
+        };
+        assert_eq!(renewal.notices, [world.session], "seed {seed}");
+    }
+}
+
+#[tokio::test]
+async fn a_gateway_that_has_left_is_told_nothing() {
+    let world = World::new(1, LeftOut::Nothing).await;
+    let owner = GatewayId::new(77);
+    let taker = Taker::alone(owner, 1);
+    while take_over(&world.kv, &world.trees, world.session, taker)
+        .await
+        .is_err()
+    {}
+    let mut txn = world.kv.begin();
+    tell_owner(txn.as_mut(), world.session, 1).await.unwrap();
+    assert!(
+        !has_notice(txn.as_ref(), owner, world.session)
+            .await
+            .unwrap()
+    );
 }
 
 #[tokio::test]
@@ -411,10 +493,90 @@ async fn a_gateway_is_dead_when_its_counter_stands_still() {
     // And then it is gone for good.
     clock.advance(LEASE * 60);
     let now = clock.monotonic();
-    notify(&kv, &[id], SessionId::new(9), 1).await.unwrap();
+    tell(&kv, id, SessionId::new(9), 1).await.unwrap();
     assert_eq!(remove_dead(&kv, &seen, now).await, Ok(vec![id]));
     assert!(leases(&kv).await.unwrap().is_empty());
     assert!(is_obeyed(&kv, id, SessionId::new(9)).await.unwrap());
+}
+
+/// A store that was emptied or replaced: nothing is written there, and it is good again when the old one is back.
+#[tokio::test]
+async fn a_gateway_leaves_a_store_alone_that_it_did_not_join() {
+    let clock = ManualClock::new(Timestamp::EPOCH);
+    let kv = MemoryKv::new(Arc::new(ManualClock::new(Timestamp::EPOCH)));
+    let put = async |value: Option<&[u8]>| {
+        let mut txn = kv.begin();
+        match value {
+            Some(value) => txn.set(&keyspace::format(), value),
+            None => txn.clear(&keyspace::format()),
+        }
+        txn.commit().await.unwrap();
+    };
+    put(Some(b"ours")).await;
+    let mut member = Member::new(GatewayId::new(1), lease());
+    assert_eq!(member.is_joined(&kv).await, Ok(true));
+    member.renew(&kv, &clock).await.unwrap();
+    let before = leases(&kv).await.unwrap();
+    for other in [None, Some(&b"another"[..])] {
+        put(other).await;
+        let renewed = member.renew(&kv, &clock).await;
+        assert!(matches!(renewed, Err(FleetError::Foreign)));
+        assert_eq!(member.is_joined(&kv).await, Ok(false));
+        assert_eq!(leases(&kv).await.unwrap(), before);
+    }
+    put(Some(b"ours")).await;
+    member.renew(&kv, &clock).await.unwrap();
+    assert_eq!(member.is_joined(&kv).await, Ok(true));
+}
+
+/// Of three the one that differs; of two both, as nobody can say which is right.
+#[tokio::test]
+async fn clocks_that_differ_from_most_are_wrong() {
+    let noon = Timestamp::new(100_000, 0);
+    let own = GatewayId::new(1);
+    let at = |id: u64, ahead: u64| {
+        let lease = LeaseRecord {
+            counter: 1,
+            now: noon.plus_seconds(ahead),
+            ..lease()
+        };
+        (GatewayId::new(id), lease)
+    };
+    let wrong = |leases: Vec<(GatewayId, LeaseRecord)>, wall: Timestamp| {
+        let mut seen = Sightings::new(LEASE);
+        seen.saw(Duration::ZERO, wall, leases);
+        let mut found = seen.with_wrong_clocks(own, Duration::ZERO);
+        found.sort();
+        found
+            .into_iter()
+            .map(|(id, _)| id.raw())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(wrong(vec![], noon), []);
+    assert_eq!(wrong(vec![at(2, 0), at(3, 10)], noon), []);
+    assert_eq!(wrong(vec![at(2, 0), at(3, 7200)], noon), [3]);
+    assert_eq!(wrong(vec![at(2, 7200), at(3, 7203)], noon), [1]);
+    assert_eq!(wrong(vec![at(2, 7200)], noon), [1, 2]);
+    assert_eq!(wrong(vec![at(2, 0), at(3, 1)], noon.plus_seconds(60)), [1]);
+}
+
+#[tokio::test]
+async fn who_lives_is_seen_by_looking_twice() {
+    let clock = Arc::new(ManualClock::new(Timestamp::EPOCH));
+    let kv = MemoryKv::new(Arc::clone(&clock) as Arc<dyn Clock>);
+    assert_eq!(living(&kv, clock.as_ref()).await, Ok(Vec::new()));
+    let [mut one, mut two] = [1, 2].map(|id| Member::new(GatewayId::new(id), lease()));
+    one.renew(&kv, clock.as_ref()).await.unwrap();
+    two.renew(&kv, clock.as_ref()).await.unwrap();
+    let looking = async { living(&kv, clock.as_ref()).await.unwrap() };
+    let meanwhile = async {
+        tokio::task::yield_now().await;
+        two.renew(&kv, clock.as_ref()).await.unwrap();
+        clock.advance(LEASE);
+    };
+    let (living, ()) = tokio::join!(looking, meanwhile);
+    let ids: Vec<_> = living.iter().map(|(id, _)| id.raw()).collect();
+    assert_eq!(ids, [2]);
 }
 
 #[tokio::test]
@@ -444,12 +606,12 @@ async fn only_what_was_obeyed_is_removed() {
     let mut member = Member::new(id, lease());
     member.renew(&kv, &clock).await.unwrap();
     for session in [one, two] {
-        notify(&kv, &[id], session, 1).await.unwrap();
+        tell(&kv, id, session, 1).await.unwrap();
     }
     let renewal = member.renew(&kv, &clock).await.unwrap();
     assert_eq!(renewal.notices, [one, two]);
     assert!(!is_obeyed(&kv, id, one).await.unwrap());
-    notify(&kv, &[id], two, 2).await.unwrap();
+    tell(&kv, id, two, 2).await.unwrap();
     let renewal = member.renew(&kv, &clock).await.unwrap();
     assert_eq!(renewal.notices, [two]);
     assert!(is_obeyed(&kv, id, one).await.unwrap());

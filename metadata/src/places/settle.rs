@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{ChunkName, Places, cycle, damaged, records};
+use super::{ChunkName, Found, Places, cycle, damaged, look};
 use crate::keyspace;
 use crate::kv::{AtomicOp, Isolation, KeyRange, RangeLimit, Transaction, pairs_of};
 use crate::record::place::{PackId, PackRecord, Place, PlaceRecord};
@@ -16,6 +16,8 @@ pub struct Moved {
     pub name: ChunkName,
     /// Where its entry begins in the pack.
     pub offset: u32,
+    /// Its length there.
+    pub entry_bytes: u32,
 }
 
 /// What became of chunks that were to be moved.
@@ -23,7 +25,7 @@ pub struct Moved {
 pub struct Settled {
     /// They are in the pack now.
     pub moved: u64,
-    /// They are gone, or are in another pack.
+    /// They are gone, are in another pack, are staged with an entry of another length, or have a damaged record.
     pub dropped: u64,
     /// About how many bytes are staged now.
     pub staged_bytes: u64,
@@ -31,21 +33,41 @@ pub struct Settled {
 
 /// What becomes live in packs, and is written at the end of a transaction.
 #[derive(Debug, Default)]
-pub(super) struct LivePacks(BTreeMap<PackId, u64>);
+pub(super) struct LivePacks {
+    live: BTreeMap<PackId, u64>,
+    dead: BTreeMap<PackId, u64>,
+}
 
 impl LivePacks {
     pub(super) fn live(&mut self, pack: PackId, bytes: u64) {
-        let live = self.0.entry(pack).or_default();
+        let live = self.live.entry(pack).or_default();
         *live = live.saturating_add(bytes);
+    }
+
+    /// So much of a pack is led to no more.
+    pub(super) fn dead(&mut self, pack: PackId, bytes: u64) {
+        let dead = self.dead.entry(pack).or_default();
+        *dead = dead.saturating_add(bytes);
     }
 
     /// The packs' records are read serializably: those that have been given up are led to no more.
     pub(super) async fn write(self, txn: &mut dyn Transaction) -> Result<(), StoreError> {
-        for (pack, bytes) in self.0 {
+        for (pack, bytes) in self.live {
             let mut record = require_pack(&*txn, pack).await?;
             record.is_being_written = false;
             record.live_bytes = record.live_bytes.saturating_add(bytes);
             txn.set(&keyspace::pack(pack), &record.encode());
+        }
+        for (pack, bytes) in self.dead {
+            match read_pack(&*txn, pack).await {
+                Ok(Some(mut record)) => {
+                    record.live_bytes = record.live_bytes.saturating_sub(bytes);
+                    txn.set(&keyspace::pack(pack), &record.encode());
+                }
+                // What is lost of it is why its chunks are stored anew.
+                Ok(None) | Err(StoreError::Corrupt { .. }) => {}
+                Err(error) => return Err(error),
+            }
         }
         Ok(())
     }
@@ -118,13 +140,13 @@ impl Places {
     }
 
     /// Lets records of staged chunks lead to a pack whose object is durable, and gives up what was
-    /// staged of them. What is gone, or elsewhere already, is left alone.
+    /// staged of them. What is gone, or elsewhere already, or staged with another length, is left alone.
     ///
     /// At most [`super::KEYS_MAX`] at a time.
     ///
     /// # Errors
     ///
-    /// The store fails, a record is damaged, or the pack has been given up (`NotFound`).
+    /// The store fails, the pack's record is damaged, or the pack has been given up (`NotFound`).
     ///
     /// # Cancellation
     ///
@@ -186,7 +208,7 @@ async fn settle(
 ) -> Result<Settled, StoreError> {
     // Serializable: who collects or moves one meanwhile conflicts.
     let names = moved.iter().map(|moved| &moved.name);
-    let found = records(&*txn, names, Isolation::Serializable).await?;
+    let found = look(&*txn, names).await?;
     let before = super::staged_bytes(&*txn).await?;
     let (mut packs, mut settled) = (LivePacks::default(), Settled::default());
     let mut freed = 0_u64;
@@ -198,7 +220,9 @@ async fn settle(
             offset: moved.offset,
         };
         match found {
-            Some(record) if record.place == Place::Staged => {
+            Found::At(record)
+                if record.place == Place::Staged && record.entry_bytes == moved.entry_bytes =>
+            {
                 let record = PlaceRecord { place, ..record };
                 let (domain, chunk) = moved.name;
                 txn.set(&keyspace::place(domain, chunk), &record.encode());
@@ -207,7 +231,7 @@ async fn settle(
                 freed = freed.saturating_add(u64::from(record.entry_bytes));
                 settled.moved += 1;
             }
-            Some(record) if record.place == place => settled.moved += 1,
+            Found::At(record) if record.place == place => settled.moved += 1,
             _ => settled.dropped += 1,
         }
     }

@@ -105,6 +105,7 @@ async fn moving_keeps_the_cycle_and_leaves_alone_what_is_elsewhere() {
     let moved = [1, 2, 3].map(|number| Moved {
         name: name(number),
         offset: u32::from(number),
+        entry_bytes: u32::from(number) * 10,
     });
     let unknown = places.settle(PACK, &moved).await;
     assert!(matches!(unknown, Err(StoreError::NotFound { .. })));
@@ -189,6 +190,7 @@ async fn the_counter_is_right_whatever_the_outcomes() {
             let moved = Moved {
                 name: name(number),
                 offset: 0,
+                entry_bytes: 10,
             };
             places.settle(pack, &[moved]).await.unwrap();
         }
@@ -199,4 +201,88 @@ async fn the_counter_is_right_whatever_the_outcomes() {
     assert!(sum > 0);
     let counted = places.state().await.unwrap().1;
     assert_eq!(counted, u64::try_from(sum).unwrap());
+}
+
+async fn set(kv: &dyn Kv, key: &[u8], value: &[u8]) {
+    let mut txn = kv.begin();
+    txn.set(key, value);
+    txn.commit().await.unwrap();
+}
+
+/// A damaged record is in the way of no other chunk, and a put of its chunk stores it anew.
+#[tokio::test]
+async fn a_damaged_record_is_replaced_by_a_put() {
+    let (places, kv) = places();
+    places.keep(&[stage(1, 10), stage(2, 20)]).await.unwrap();
+    let (domain, chunk) = name(1);
+    set(&*kv, &keyspace::place(domain, chunk), b"damaged").await;
+    set(&*kv, &keyspace::staged_bytes(), b"x").await;
+    let touches = [1, 2].map(|number| (name(number), Keep::Touch));
+    let touched = places.keep(&touches).await.unwrap();
+    assert_eq!(touched.kept, [Kept::Missing, Kept::Found]);
+    places.begin_pack(PACK, 100).await.unwrap();
+    let moved = [1, 2].map(|number| Moved {
+        name: name(number),
+        offset: 0,
+        entry_bytes: u32::from(number) * 10,
+    });
+    let settled = places.settle(PACK, &moved).await.unwrap();
+    assert_eq!((settled.moved, settled.dropped), (1, 1));
+    let put = places.keep(&[stage(1, 7), stage(3, 5)]).await.unwrap();
+    assert_eq!(put.kept, [Kept::Stored, Kept::Stored]);
+    let read = places.read(name(1)).await.unwrap().unwrap();
+    assert_eq!(read.1, Some(entry(1, 7)));
+}
+
+/// What is found to be lost where its record leads is stored anew, once, and counted right.
+#[tokio::test]
+async fn what_is_lost_is_replaced() {
+    let (places, _) = places();
+    places.keep(&[stage(1, 10), stage(2, 20)]).await.unwrap();
+    places.begin_pack(PACK, 100).await.unwrap();
+    let moved = Moved {
+        name: name(1),
+        offset: 4,
+        entry_bytes: 10,
+    };
+    places.settle(PACK, &[moved]).await.unwrap();
+    let replace = |number: u8, bad, len| {
+        let keep = Keep::Replace {
+            bad,
+            entry: entry(number + 100, len),
+            plain_bytes: 5,
+        };
+        (name(number), keep)
+    };
+    let place = Place::Pack {
+        pack: PACK,
+        offset: 4,
+    };
+    let both = [replace(1, place, 11), replace(2, Place::Staged, 22)];
+    let replaced = places.keep(&both).await.unwrap();
+    assert_eq!(replaced.kept, [Kept::Stored, Kept::Stored]);
+    assert_eq!(replaced.staged_bytes, 33);
+    assert_eq!(places.state().await.unwrap().1, 33);
+    assert_eq!(places.packs(None, 1).await.unwrap()[0].1.live_bytes, 0);
+    let again = places.keep(&both[..1]).await.unwrap();
+    assert_eq!(again.kept, [Kept::Found]);
+    let read = places.read(name(1)).await.unwrap().unwrap();
+    assert_eq!(read.1, Some(entry(101, 11)));
+}
+
+/// A pack that has another entry than the one that is staged is not led to.
+#[tokio::test]
+async fn an_entry_of_another_length_is_not_moved() {
+    let (places, _) = places();
+    places.keep(&[stage(1, 10)]).await.unwrap();
+    places.begin_pack(PACK, 100).await.unwrap();
+    let moved = Moved {
+        name: name(1),
+        offset: 0,
+        entry_bytes: 9,
+    };
+    let settled = places.settle(PACK, &[moved]).await.unwrap();
+    assert_eq!((settled.moved, settled.dropped), (0, 1));
+    let read = places.read(name(1)).await.unwrap().unwrap();
+    assert_eq!(read.1, Some(entry(1, 10)));
 }

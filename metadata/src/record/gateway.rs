@@ -1,11 +1,16 @@
 //! Records of gateways: their leases, and notices to them.
 
+use std::time::Duration;
+
 use base::Timestamp;
 use bytes::Bytes;
 
 use super::{Reader, RecordError, Writer};
 
 const VERSION: u8 = 1;
+
+/// Of leases. Those of version 1 end before `lease`.
+const LEASE_VERSION: u8 = 2;
 
 /// Longest address in a lease, in bytes.
 pub const ADDRESS_BYTES_MAX: usize = 256;
@@ -38,13 +43,20 @@ pub struct LeaseRecord {
     pub sessions: u32,
     /// The release it runs.
     pub release: String,
+    /// How long the lease is: whoever waits for its end waits for so long. Zero in a lease of an older release,
+    /// which did not say.
+    pub lease: Duration,
+    /// The token of commands on its machine, which is not revoked while it runs.
+    pub token: [u8; 8],
+    /// The time of day at the renewal, by the gateway's clock.
+    pub now: Timestamp,
 }
 
 impl LeaseRecord {
     /// Encodes the value.
     #[must_use]
     pub fn encode(&self) -> Bytes {
-        let mut to = Writer::new(VERSION);
+        let mut to = Writer::new(LEASE_VERSION);
         to.u64(self.counter);
         to.u8(match self.state {
             GatewayState::Serving => 1,
@@ -55,6 +67,9 @@ impl LeaseRecord {
             to.bytes(text.as_bytes());
         }
         to.u32(self.sessions);
+        to.u32(u32::try_from(self.lease.as_millis()).unwrap_or(u32::MAX));
+        to.raw(&self.token);
+        to.time(self.now);
         to.finish()
     }
 
@@ -64,7 +79,9 @@ impl LeaseRecord {
     ///
     /// The bytes are damaged or of another release.
     pub fn decode(record: &[u8]) -> Result<Self, RecordError> {
-        let mut from = Reader::new(record, VERSION)?;
+        let is_old = record.first() == Some(&VERSION);
+        let version = if is_old { VERSION } else { LEASE_VERSION };
+        let mut from = Reader::new(record, version)?;
         let counter = from.u64()?;
         let state = match from.u8()? {
             1 => GatewayState::Serving,
@@ -77,7 +94,7 @@ impl LeaseRecord {
             *text = short_text(from.bytes()?)?;
         }
         let [nfs, peers, api, release] = texts;
-        let record = Self {
+        let mut record = Self {
             counter,
             state,
             started,
@@ -86,7 +103,15 @@ impl LeaseRecord {
             api,
             sessions: from.u32()?,
             release,
+            lease: Duration::ZERO,
+            token: [0; 8],
+            now: Timestamp::EPOCH,
         };
+        if !is_old {
+            record.lease = Duration::from_millis(from.u32()?.into());
+            record.token = from.array()?;
+            record.now = from.time()?;
+        }
         from.end()?;
         Ok(record)
     }
@@ -143,20 +168,36 @@ mod tests {
             api: "a".into(),
             sessions: 4,
             release: "r".into(),
+            lease: Duration::from_millis(5),
+            token: [6; 8],
+            now: Timestamp::new(7, 8),
         }
     }
 
     /// Whoever changes these bytes raises the record's version and the data version.
     #[test]
     fn golden_bytes() {
-        let mut bytes = vec![1, 0, 0, 0, 0, 0, 0, 0, 1, 2];
+        let mut bytes = vec![2, 0, 0, 0, 0, 0, 0, 0, 1, 2];
         bytes.extend([0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 3]);
         for text in [b'n', b'p', b'a', b'r'] {
             bytes.extend([0, 0, 0, 1, text]);
         }
         bytes.extend([0, 0, 0, 4]);
+        let mut old = bytes.clone();
+        bytes.extend([0, 0, 0, 5, 6, 6, 6, 6, 6, 6, 6, 6]);
+        bytes.extend([0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 8]);
         assert_eq!(lease().encode(), bytes);
         assert_eq!(LeaseRecord::decode(&bytes), Ok(lease()));
+        // One of an older release, which may still be there after it has died.
+        old[0] = 1;
+        let without = LeaseRecord {
+            lease: Duration::ZERO,
+            token: [0; 8],
+            now: Timestamp::EPOCH,
+            ..lease()
+        };
+        assert_eq!(LeaseRecord::decode(&old), Ok(without));
+        assert!(LeaseRecord::decode(&[&old[..], &[0]].concat()).is_err());
         bytes[9] = 3;
         let error = RecordError::Field("gateway state");
         assert_eq!(LeaseRecord::decode(&bytes), Err(error));
@@ -178,7 +219,9 @@ mod tests {
     proptest! {
         #[test]
         fn decoding_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..120)) {
-            if let Ok(lease) = LeaseRecord::decode(&bytes) {
+            if let Ok(lease) = LeaseRecord::decode(&bytes)
+                && bytes[0] == LEASE_VERSION
+            {
                 prop_assert_eq!(lease.encode(), &bytes[..]);
             }
             if let Ok(notice) = NoticeRecord::decode(&bytes) {
@@ -188,7 +231,9 @@ mod tests {
             for (place, byte) in bytes.iter().take(lease.len()).enumerate() {
                 lease[place] ^= byte;
             }
-            if let Ok(read) = LeaseRecord::decode(&lease) {
+            if let Ok(read) = LeaseRecord::decode(&lease)
+                && lease[0] == LEASE_VERSION
+            {
                 prop_assert_eq!(read.encode(), &lease[..]);
             }
         }

@@ -52,6 +52,7 @@ impl From<FleetError> for OwnError {
         match error {
             FleetError::Kv(error) => Self::Kv(error),
             FleetError::Record(error) => Self::Record(error),
+            FleetError::Foreign => Self::Kv(KvError::Unavailable(error.to_string())),
         }
     }
 }

@@ -7,6 +7,7 @@ use super::deletion::require_workspace;
 use super::history::{CommitInfo, is_logged, require_commit, write_operation};
 use super::tickets::{NewTicket, TICKETS_READ_MAX, hash_in_index, write_ticket};
 use super::{Store, StoreError, damaged};
+use crate::fleet;
 use crate::image::{InodeNumbers, Totals, Usage};
 use crate::keyspace::{self, Key};
 use crate::kv::{Isolation, KeyRange, RangeLimit, Transaction, pairs_of};
@@ -524,8 +525,9 @@ impl Store {
         })
     }
 
-    /// Closes a session and drops what it held. Its handles become stale. Closing one that is
-    /// closed already finishes what an interrupted close left.
+    /// Closes a session and drops what it held. Its handles become stale. A gateway that has it in
+    /// memory is told in the same transaction, and gives it up with the next renewal of its lease.
+    /// Closing one that is closed already finishes what an interrupted close left.
     ///
     /// # Errors
     ///
@@ -546,6 +548,7 @@ impl Store {
             action,
         };
         let (log, operation, now) = (&log, self.new_operation(), self.clock.wall());
+        let nonce = self.rng.u64();
         self.effect(|txn, _| {
             Box::pin(async move {
                 let limit = RangeLimit::pairs(TICKETS_READ_MAX);
@@ -572,6 +575,7 @@ impl Store {
                     // Once only: an attempt that finds it closed logs nothing.
                     write_operation(txn, workspace, operation, now, log);
                 }
+                fleet::tell_owner(txn, id, nonce).await?;
                 // With the owner record: whoever owns the session can flush no more, for a flush
                 // conflicts with any change of it and finds none. Its epoch is not begun again,
                 // for a session's number is not given again and nobody takes over a session

@@ -33,7 +33,7 @@ impl Gateway {
         };
         fleet.draining.store(true, Ordering::SeqCst);
         if let Err(error) = self.renew(fleet).await {
-            tracing::warn!(%error, "other gateways do not know yet that this one drains");
+            tracing::warn!(error = %base::Told(&error), "other gateways do not know yet that this one drains");
         }
         if !self.has_heir(fleet) {
             tracing::info!("there is no other gateway that takes sessions");
@@ -63,7 +63,7 @@ impl Gateway {
             let gone = let_go(self.kv.as_ref(), id, self.id, session.epoch()).await;
             if let Err(error) = gone {
                 // The next gateway waits until our lease is gone.
-                tracing::warn!(session = %id, %error, "session was not let go of");
+                tracing::warn!(session = %id, error = %base::Told(&error), "session was not let go of");
             }
             self.counters.let_go.count();
         }
@@ -96,7 +96,7 @@ impl Gateway {
         let member = fleet.member.lock().await;
         fleet.has_left.store(true, Ordering::SeqCst);
         if let Err(error) = member.leave(self.kv.as_ref()).await {
-            tracing::warn!(%error, "the lease was not removed: others wait until it has lapsed");
+            tracing::warn!(error = %base::Told(&error), "the lease was not removed: others wait until it has lapsed");
         }
     }
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use base::GatewayId;
+use base::{GatewayId, Told};
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -124,7 +124,7 @@ impl Links {
 /// Why a link ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// The gateway could not be reached.
+    /// The gateway could not be reached, or whoever is there has answered nothing.
     Unreachable,
     /// It broke, or the other side closed it.
     Closed,
@@ -155,6 +155,12 @@ impl Link {
         let end = match self.connect().await {
             Some(stream) => self.talk(stream).await,
             None => End::Unreachable,
+        };
+        let end = match end {
+            // A gateway that has the session answers, and one that has lost it says so in its lease or in the
+            // owner record within a few tries.
+            End::Closed if !self.is_heard && !self.asked.is_empty() => End::Unreachable,
+            end => end,
         };
         self.calls.close();
         let gateway = Arc::clone(&self.gateway);
@@ -201,7 +207,7 @@ impl Link {
         match connected {
             Ok(stream) => stream.set_nodelay(true).is_ok().then_some(stream),
             Err(error) => {
-                tracing::debug!(gateway = self.route.gateway.raw(), %error, "gateway is not reached");
+                tracing::debug!(gateway = %self.route.gateway, error = %Told(&error), "gateway is not reached");
                 None
             }
         }
@@ -214,7 +220,10 @@ impl Link {
         let Some(client) = self.client.upgrade().map(|client| client.peer()) else {
             return End::Idle;
         };
-        sending.push(Bytes::from(proxy::header_for(client)));
+        sending.push(Bytes::from(proxy::header_of_link(
+            client,
+            self.route.gateway,
+        )));
         let (clock, tasks) = (Arc::clone(&self.gateway.clock), self.gateway.tasks.clone());
         let mut used = clock.monotonic();
         let mut tick = clock.sleep(TICK);
@@ -265,8 +274,9 @@ impl Link {
     fn heard(&mut self) {
         let now = self.gateway.clock.monotonic();
         self.silent_since = now;
-        if !std::mem::replace(&mut self.is_heard, true)
-            && let Some(fleet) = &self.gateway.fleet
+        let is_first = !std::mem::replace(&mut self.is_heard, true);
+        if let Some(fleet) = &self.gateway.fleet
+            && (is_first || fleet.has_troubles.load(Ordering::Relaxed))
         {
             fleet.tried(self.route.gateway, now, true);
         }

@@ -8,13 +8,13 @@ mod links;
 mod places;
 mod telling;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use base::simulation::{Rule, is_kept};
-use base::{Clock, GatewayId, SessionId, Tasks};
+use base::{Clock, GatewayId, SessionId, Tasks, Told};
 use metadata::fleet::{self, FleetError, Member, Peer, RENEWALS_PER_LEASE, Sightings};
 use metadata::record::gateway::{GatewayState, LeaseRecord};
 use parking_lot::{Mutex, RwLock};
@@ -57,6 +57,8 @@ pub struct FleetOptions {
     pub peers: String,
     /// Where its API is, as a URL.
     pub api: String,
+    /// The token of commands on this machine.
+    pub token: [u8; 8],
 }
 
 /// What a gateway knows of itself and the others.
@@ -65,6 +67,8 @@ pub(crate) struct Fleet {
     lease: Duration,
     /// Where clients reach us.
     nfs: String,
+    /// Where others reach us.
+    peers: String,
     /// Where our API is.
     api: String,
     member: tokio::sync::Mutex<Member>,
@@ -82,6 +86,14 @@ pub(crate) struct Fleet {
     /// Renews the lease, for longer than all else goes on.
     renewals: Tasks,
     troubles: Mutex<HashMap<GatewayId, Trouble>>,
+    /// There are some.
+    has_troubles: AtomicBool,
+    /// Gateways that tell others our address, of which was told.
+    doubles: Mutex<HashSet<GatewayId>>,
+    /// Gateways whose time of day is wrong.
+    wrong_clocks: Mutex<HashSet<GatewayId>>,
+    /// The store is not the one that was joined.
+    is_foreign: AtomicBool,
     links: Links,
 }
 
@@ -103,10 +115,14 @@ impl Fleet {
             api: options.api.clone(),
             sessions: 0,
             release: env!("CARGO_PKG_VERSION").into(),
+            lease: options.lease,
+            token: options.token,
+            now: clock.wall(),
         };
         Self {
             lease: options.lease,
             nfs: options.nfs.clone(),
+            peers: options.peers.clone(),
             api: options.api.clone(),
             member: tokio::sync::Mutex::new(Member::new(id, lease)),
             seen: RwLock::new(Sightings::new(options.lease)),
@@ -118,6 +134,10 @@ impl Fleet {
             has_left: AtomicBool::new(false),
             renewals: Tasks::new(),
             troubles: Mutex::new(HashMap::new()),
+            has_troubles: AtomicBool::new(false),
+            doubles: Mutex::new(HashSet::new()),
+            wrong_clocks: Mutex::new(HashSet::new()),
+            is_foreign: AtomicBool::new(false),
             links: Links::default(),
         }
     }
@@ -157,8 +177,11 @@ impl Fleet {
         let mut troubles = self.troubles.lock();
         if reached {
             troubles.remove(&id);
+            self.has_troubles
+                .store(!troubles.is_empty(), Ordering::Relaxed);
             return;
         }
+        self.has_troubles.store(true, Ordering::Relaxed);
         let trouble = troubles.entry(id).or_insert(Trouble {
             since: now,
             tries: 0,
@@ -174,6 +197,26 @@ impl Fleet {
             tries: UNREACHABLE_TRIES,
         };
         self.troubles.lock().insert(id, trouble);
+        self.has_troubles.store(true, Ordering::Relaxed);
+    }
+
+    /// Says which gateways tell others that they are at our address: calls for either lead to one of them. Those
+    /// that renew their lease are there; one that was here before us does not.
+    fn tell_of_doubles(&self, others: &[(GatewayId, LeaseRecord)]) {
+        let seen = self.seen.read();
+        for (id, lease) in others {
+            let before = seen.peer(*id, Duration::ZERO);
+            let renews = before.is_some_and(|before| before.lease.counter != lease.counter);
+            let is_double = !self.peers.is_empty() && lease.peers == self.peers
+                || !self.api.is_empty() && lease.api == self.api;
+            if renews && is_double && self.doubles.lock().insert(*id) {
+                tracing::error!(
+                    gateway = %id, peers = lease.peers, api = lease.api,
+                    "another gateway tells the same addresses as this one, so that calls for its sessions come \
+                     here, and ours there: set peer_listen, api_listen and advertise of each to its own"
+                );
+            }
+        }
     }
 
     /// Whether a gateway has been out of reach for so long that sessions are taken from it.
@@ -205,7 +248,7 @@ impl Gateway {
             if is_over || matches!(error, FleetError::Record(_)) {
                 return Err(error);
             }
-            tracing::debug!(%error, "joining is tried again");
+            tracing::debug!(error = %Told(&error), "joining is tried again");
             self.clock.sleep(fleet.lease / LOOKS_PER_LEASE).await;
         }
         let gateway = Arc::downgrade(self);
@@ -222,9 +265,14 @@ impl Gateway {
                     () = fleet.hurry.notified() => {}
                     () = tasks.shutdown_begun() => return,
                 }
-                if let Err(error) = gateway.renew(fleet).await {
+                let renewed = gateway.renew(fleet).await;
+                let is_foreign = matches!(renewed, Err(FleetError::Foreign));
+                let was_foreign = fleet.is_foreign.swap(is_foreign, Ordering::SeqCst);
+                if is_foreign && !was_foreign {
+                    tracing::error!("{}", FleetError::Foreign);
+                } else if let Err(error) = renewed {
                     let held = fleet.holds(gateway.now_ms());
-                    tracing::warn!(%error, held, "the lease was not renewed, trying again");
+                    tracing::warn!(error = %Told(&error), held, "the lease was not renewed, trying again");
                 }
                 drop(gateway);
             }
@@ -246,7 +294,12 @@ impl Gateway {
         member.tell(state, sessions);
         let renewal = member.renew(self.kv.as_ref(), self.clock.as_ref()).await?;
         let now = self.clock.monotonic();
-        fleet.seen.write().saw(now, renewal.others);
+        fleet.tell_of_doubles(&renewal.others);
+        fleet
+            .seen
+            .write()
+            .saw(now, self.clock.wall(), renewal.others);
+        self.look_at_clocks(fleet, now);
         let obeyed = !renewal.notices.is_empty();
         for session in renewal.notices {
             self.counters.notices.count();
@@ -277,11 +330,28 @@ impl Gateway {
         drop(member);
         for gateway in fleet::remove_dead(self.kv.as_ref(), &seen, now).await? {
             tracing::info!(
-                gateway = gateway.raw(),
+                %gateway,
                 "removed the lease of a dead gateway"
             );
         }
         Ok(())
+    }
+
+    /// Says whose time of day is wrong, when that changes.
+    fn look_at_clocks(&self, fleet: &Fleet, now: Duration) {
+        let wrong = fleet.seen.read().with_wrong_clocks(self.id, now);
+        let mut told = fleet.wrong_clocks.lock();
+        for (id, ahead_ms) in &wrong {
+            if !told.contains(id) && *id == self.id {
+                tracing::error!(
+                    "the time of day of this gateway is not that of the others: it closes no sessions and removes \
+                     nothing in the background until that is mended"
+                );
+            } else if !told.contains(id) {
+                tracing::warn!(gateway = %id, ahead_ms, "the time of day of a gateway is not that of the others");
+            }
+        }
+        *told = wrong.into_iter().map(|(id, _)| id).collect();
     }
 
     /// Gives up the sessions that are not ours any more.
@@ -313,23 +383,11 @@ impl Gateway {
         session.give_up();
     }
 
-    /// Tells the other gateways that a session is no longer what they may have in memory. They hear it
-    /// with their next renewal.
-    pub async fn tell_others(&self, session: SessionId) {
-        let Some(fleet) = &self.fleet else { return };
-        let others: Vec<GatewayId> = fleet
-            .peers(self.clock.monotonic())
-            .into_iter()
-            .filter(|peer| !peer.is_dead)
-            .map(|peer| peer.id)
-            .collect();
-        if others.is_empty() {
-            return;
-        }
-        let nonce = self.rng.u64();
-        if let Err(error) = fleet::notify(self.kv.as_ref(), &others, session, nonce).await {
-            tracing::warn!(%session, %error, "other gateways were not told of a session");
-        }
+    /// Whether the metadata store is the one that this gateway joined, as far as is known.
+    #[must_use]
+    pub fn is_store_ours(&self) -> bool {
+        let fleet = self.fleet.as_ref();
+        !fleet.is_some_and(|fleet| fleet.is_foreign.load(Ordering::SeqCst))
     }
 
     /// Whether calls may be answered from memory now.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use base::simulation::{Rule, is_kept};
 use base::{GatewayId, SessionId};
 use bytes::Bytes;
-use metadata::fleet::{self, NOBODY, Peer};
+use metadata::fleet::{self, FleetError, NOBODY, Peer};
 use metadata::kv::KvError;
 use metadata::record::gateway::{GatewayState, LeaseRecord};
 use metadata::session::{Notice, OwnError, Owned, Taker, take_over};
@@ -55,8 +55,11 @@ impl Gateway {
             (Some(fleet), OwnError::Elsewhere(owner, lease)) => {
                 let now = self.clock.monotonic();
                 if lease.peers.is_empty() || fleet.is_out_of_reach(owner, now) {
-                    tracing::info!(session = %id, owner = owner.raw(), "owner is out of reach");
-                    self.counters.taken_from_living.count();
+                    tracing::warn!(
+                        session = %id, %owner, peers = lease.peers,
+                        "the session's gateway lives and is not reached at its address for other gateways: \
+                         the session is taken from it"
+                    );
                     return self.take(id, true).await.map(Place::Here);
                 }
                 Ok(Place::Elsewhere(route_to(owner, &lease)))
@@ -85,8 +88,17 @@ impl Gateway {
             seen: Some((&seen, self.clock.monotonic())),
             from_living,
         };
-        let mut owned = take_over(kv, &self.trees, id, taker).await?;
+        let mut owned = match take_over(kv, &self.trees, id, taker).await {
+            // Nothing is known of it in a store that is another one: it may come back.
+            Err(OwnError::NotFound) if !fleet.member.lock().await.is_joined(kv).await? => {
+                return Err(FleetError::Foreign.into());
+            }
+            owned => owned?,
+        };
         let notices = std::mem::take(&mut owned.notices);
+        if from_living && !notices.is_empty() {
+            self.counters.taken_from_living.count();
+        }
         self.wait_until_obeyed(fleet, id, &notices).await?;
         Ok(self.taken(owned))
     }

@@ -120,23 +120,18 @@ impl Gateway {
         self.may_serve()
     }
 
-    /// Whether work in the background that one gateway does for all is for this one to do: it lives,
-    /// and has the smallest number. While one dies or joins there may be none or two for a moment.
+    /// Whether work in the background that one gateway does for all is for this one to do: it lives, its time of day
+    /// is that of most, and of those it has the smallest number. While one dies or joins there may be none or two for a moment.
     #[must_use]
     pub fn is_caretaker(&self) -> bool {
-        let smaller = |peer: &Peer| !peer.is_dead && peer.id.raw() < self.id.raw();
-        self.may_serve() && !self.others().iter().any(smaller)
-    }
-
-    /// Drops a session from the memory of all gateways, because it was closed or changed in the
-    /// store: here at once, elsewhere with the next renewal of a lease.
-    ///
-    /// # Cancellation
-    ///
-    /// Safe: others may not have been told.
-    pub async fn drop_everywhere(&self, session: SessionId) {
-        self.drop_session(session);
-        self.tell_others(session).await;
+        let wrong = self
+            .fleet
+            .as_ref()
+            .map(|fleet| fleet.wrong_clocks.lock().clone());
+        let is_right = |id: GatewayId| wrong.as_ref().is_none_or(|wrong| !wrong.contains(&id));
+        let smaller =
+            |peer: &Peer| !peer.is_dead && peer.id.raw() < self.id.raw() && is_right(peer.id);
+        self.may_serve() && is_right(self.id) && !self.others().iter().any(smaller)
     }
 }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::SessionId;
 use base::simulation::{Rule, is_kept};
+use base::{SessionId, Told};
 use bytes::Bytes;
 use metadata::kv::KvError;
 use metadata::session::OwnError;
@@ -182,7 +182,7 @@ impl Gateway {
                 Err(OwnError::Kv(error))
                     if self.clock.monotonic().saturating_sub(began) < TAKEOVER_PATIENCE =>
                 {
-                    tracing::debug!(session = %id, %error, "takeover is tried again");
+                    tracing::debug!(session = %id, error = %Told(&error), "takeover is tried again");
                     self.clock.sleep(pause).await;
                     pause = (pause * 2).min(TAKEOVER_PAUSE_MAX);
                 }

@@ -124,7 +124,8 @@ impl Gateway {
     }
 
     /// Tells what two sessions of one workspace would clash on if both were published now. It makes
-    /// no commit.
+    /// no commit. With `is_stored` the second one stays where it is: what it has in the store is compared, which is
+    /// all that its gateway has if that has compared it just now.
     ///
     /// # Errors
     ///
@@ -138,6 +139,7 @@ impl Gateway {
         tenant: TenantId,
         one: SessionId,
         two: SessionId,
+        is_stored: bool,
     ) -> Result<Clashes, HistoryError> {
         let _hold = self.chunks.hold();
         let scene = self.scene(tenant, one).await?;
@@ -149,7 +151,10 @@ impl Gateway {
         let on = (scene.session.record.commit, other.record.commit);
         let roots = Pair {
             ours: self.snapshot(one).await?,
-            theirs: self.snapshot(two).await?,
+            theirs: match other.record.base.filter(|_| is_stored) {
+                Some(root) => root,
+                None => self.snapshot(two).await?,
+            },
         };
         let (base, base_root) = self.base_of(&scene, on.0, on.1).await?;
         if base.is_none() {

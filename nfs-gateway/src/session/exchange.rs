@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use base::{OperationId, SessionId};
+use base::{OperationId, SessionId, Told};
 use metadata::image::{Totals, Usage};
 use metadata::layers::{Base, Layers};
 use metadata::session::{Exchange, FlushBatch};
@@ -141,7 +141,7 @@ impl crate::gateway::Gateway {
         let ended = self.exchange_in_attempts(id, change, &mut attempted).await;
         match attempted {
             Some(operation) => ended.map_err(|error| {
-                tracing::warn!(session = %id, %operation, %error, "look whether an image was exchanged");
+                tracing::warn!(session = %id, %operation, error = %Told(&error), "look whether an image was exchanged");
                 HistoryError::Unknown { operation }
             }),
             None => ended,

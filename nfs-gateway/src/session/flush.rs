@@ -131,11 +131,11 @@ impl Session {
                 if self.shared.tasks.is_shutting_down() {
                     return result;
                 }
-                tracing::warn!(session = %self.view.session, %error, "the metadata store fails for long");
+                tracing::warn!(session = %self.view.session, error = %base::Told(&error), "the metadata store fails for long");
                 self.hang_up_on_waiting();
                 began = clock.monotonic();
             }
-            tracing::debug!(session = %self.view.session, %error, "flush is tried again");
+            tracing::debug!(session = %self.view.session, error = %base::Told(&error), "flush is tried again");
             clock.sleep(PAUSE).await;
         }
     }
@@ -167,6 +167,7 @@ impl Session {
 
     fn flush_done(&self, taken: &Taken, batch: &FlushBatch) {
         let number = taken.number;
+        let now = self.shared.clock.monotonic();
         let (ready, mut guards) = {
             let mut state = self.lock();
             state.image.set_durable(number);
@@ -200,7 +201,7 @@ impl Session {
                     Recipient::Direct(_) => None,
                     Recipient::Table { key, .. } => {
                         let result = bytes::Bytes::copy_from_slice(parked.reply.body());
-                        state.calls.finish(*key, result, parked.stored)
+                        state.calls.finish(*key, result, parked.stored, now)
                     }
                 })
                 .collect();
@@ -255,7 +256,7 @@ impl Session {
             | FlushError::Gone
             | FlushError::Call(_)
             | FlushError::Kv(_) => {
-                tracing::warn!(session = %self.view.session, %error, "flush failed");
+                tracing::warn!(session = %self.view.session, error = %base::Told(&error), "flush failed");
                 self.shared.counters.flush_failures.count();
             }
         }

@@ -76,7 +76,7 @@ impl Session {
         let session = Arc::clone(self);
         self.shared.tasks.spawn(async move {
             if let Err(error) = session.fold(For::Itself).await {
-                tracing::warn!(session = %session.view.session, %error, "layers were not folded");
+                tracing::warn!(session = %session.view.session, error = %base::Told(&error), "layers were not folded");
             }
         });
     }
@@ -100,7 +100,7 @@ impl Session {
                 Err(error) => Err(error),
             };
             if let Err(error) = folded {
-                tracing::warn!(session = %session.view.session, %error, "a large layer was not folded");
+                tracing::warn!(session = %session.view.session, error = %base::Told(&error), "a large layer was not folded");
             }
         });
     }
@@ -202,7 +202,7 @@ impl Session {
                     return Err(FreezeError::NoSpace);
                 }
                 Err(StoreError::Unavailable(error)) if attempt < REPLACE_ATTEMPTS_MAX => {
-                    tracing::debug!(session = %id, %error, "layers are replaced again");
+                    tracing::debug!(session = %id, error = %base::Told(&error), "layers are replaced again");
                     self.shared.clock.sleep(REPLACE_PAUSE).await;
                 }
                 Err(error) => {
@@ -250,7 +250,7 @@ impl From<ImageError> for FreezeError {
             ImageError::Kv(_) | ImageError::Tree(TreeError::Unavailable(_)) => Self::Unavailable,
             ImageError::Tree(TreeError::NoSpace) => Self::NoSpace,
             ImageError::Record(_) | ImageError::Key(_) | ImageError::Tree(_) => {
-                tracing::error!(%error, "an image cannot be read");
+                tracing::error!(error = %base::Told(&error), "an image cannot be read");
                 Self::Corrupt
             }
         }

@@ -177,7 +177,7 @@ impl Session {
             selector: Selector::LIVE,
         };
         let image = Image::new(config, owned.totals);
-        let calls = Calls::from_stored(owned.replies);
+        let calls = Calls::from_stored(owned.replies, shared.clock.monotonic());
         let mut state = State::new(image, calls, owned.fence, owned.totals, owned.layers);
         state.open_is_empty = owned.open_is_empty;
         Self {
@@ -440,7 +440,8 @@ impl Session {
             Recipient::Direct(guard) => Some(guard),
             Recipient::Table { key, .. } => {
                 let result = Bytes::copy_from_slice(reply.body());
-                self.lock().calls.finish(key, result, false)
+                let now = self.shared.clock.monotonic();
+                self.lock().calls.finish(key, result, false, now)
             }
         };
         if let Some(guard) = guard {

@@ -6,14 +6,23 @@
 //! are also stored, in the flush that carries the change, so that they outlive this process.
 
 use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
 
 use bytes::Bytes;
 
 use crate::connection::CallGuard;
+use crate::fleet::CALL_PATIENCE;
 
-/// Stored replies kept per session. A client has at most a few hundred calls outstanding when its
-/// connection breaks; it forgets a call as soon as its reply arrives.
-const STORED_MAX: usize = 1024;
+/// Stored replies kept per session, however old. A client has at most a few hundred calls outstanding when
+/// its connection breaks; it forgets a call as soon as its reply arrives.
+const STORED_MIN: usize = 1024;
+
+/// For how long more are kept. A gateway that passed a call on and got no reply asks again for as long as
+/// a call waits, and its client once more.
+const STORED_FOR: Duration = CALL_PATIENCE.saturating_mul(2);
+
+/// Most stored replies of a session, however young: a takeover reads them all, and reads somewhat more.
+const STORED_MAX: usize = 6144;
 
 /// Replies kept in memory only: of WRITEs, and of calls that changed nothing. On their own, so that
 /// a busy writer does not push out what must outlive the process. As many as one connection may
@@ -76,8 +85,8 @@ pub(crate) enum Arrival {
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     known: HashMap<CallKey, Known>,
-    /// Done calls whose replies are stored, oldest first.
-    stored: VecDeque<CallKey>,
+    /// Done calls whose replies are stored, oldest first, and since when.
+    stored: VecDeque<(CallKey, Duration)>,
     /// Done calls whose replies are not, oldest first.
     volatile: VecDeque<CallKey>,
     /// Stored replies to remove from the store with the next flush.
@@ -85,18 +94,17 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
-    /// The calls whose replies were stored, oldest first.
-    pub(crate) fn from_stored(replies: Vec<(u32, [u8; 16], Bytes)>) -> Self {
+    /// The calls whose replies were stored, oldest first. How old they are is not known: they are as
+    /// good as new. `now` is the time by a monotonic clock.
+    pub(crate) fn from_stored(replies: Vec<(u32, [u8; 16], Bytes)>, now: Duration) -> Self {
         let mut calls = Self::default();
         for (xid, hash, result) in replies {
-            calls.remember(
-                CallKey { xid, hash },
-                Known::Done {
-                    result,
-                    stored: true,
-                    loaded: true,
-                },
-            );
+            let done = Known::Done {
+                result,
+                stored: true,
+                loaded: true,
+            };
+            calls.remember(CallKey { xid, hash }, done, now);
         }
         calls
     }
@@ -127,16 +135,15 @@ impl Calls {
         key: CallKey,
         result: Bytes,
         stored: bool,
+        now: Duration,
     ) -> Option<CallGuard> {
         let before = self.known.remove(&key);
-        self.remember(
-            key,
-            Known::Done {
-                result,
-                stored,
-                loaded: false,
-            },
-        );
+        let done = Known::Done {
+            result,
+            stored,
+            loaded: false,
+        };
+        self.remember(key, done, now);
         match before {
             Some(Known::Running(guard)) => Some(guard),
             _ => None,
@@ -188,19 +195,77 @@ impl Calls {
         self.forgotten.extend(forgotten);
     }
 
-    fn remember(&mut self, key: CallKey, done: Known) {
-        let (order, max) = match &done {
-            Known::Done { stored: true, .. } => (&mut self.stored, STORED_MAX),
-            _ => (&mut self.volatile, VOLATILE_MAX),
-        };
+    fn remember(&mut self, key: CallKey, done: Known, now: Duration) {
+        let is_stored = matches!(done, Known::Done { stored: true, .. });
         self.known.insert(key, done);
-        order.push_back(key);
-        while order.len() > max
-            && let Some(oldest) = order.pop_front()
-        {
-            if let Some(Known::Done { stored: true, .. }) = self.known.remove(&oldest) {
+        if !is_stored {
+            self.volatile.push_back(key);
+            while self.volatile.len() > VOLATILE_MAX
+                && let Some(oldest) = self.volatile.pop_front()
+            {
+                self.known.remove(&oldest);
+            }
+            return;
+        }
+        self.stored.push_back((key, now));
+        // Two for one: no flush has many to remove.
+        for _ in 0..2 {
+            let Some((oldest, since)) = self.stored.front().copied() else {
+                return;
+            };
+            if !self.has_enough(now.saturating_sub(since)) {
+                return;
+            }
+            self.stored.pop_front();
+            if self.known.remove(&oldest).is_some() {
                 self.forgotten.push((oldest.xid, oldest.hash));
             }
         }
+    }
+
+    /// Whether the oldest stored reply, which is so old, is one too many.
+    fn has_enough(&self, age: Duration) -> bool {
+        let kept = self.stored.len();
+        kept > STORED_MAX || kept > STORED_MIN && age > STORED_FOR
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn done(calls: &mut Calls, xids: std::ops::Range<u32>, now: Duration) {
+        for xid in xids {
+            let key = CallKey { xid, hash: [0; 16] };
+            assert!(calls.finish(key, Bytes::new(), true, now).is_none());
+        }
+    }
+
+    #[test]
+    fn replies_are_kept_while_copies_may_come() {
+        let (now, later) = (Duration::from_secs(1), Duration::from_secs(2) + STORED_FOR);
+        let mut calls = Calls::default();
+        done(&mut calls, 0..5_000, now);
+        assert!(calls.take_forgotten().is_empty());
+        // Then only so many, bit by bit.
+        done(&mut calls, 5_000..5_001, later);
+        assert_eq!(calls.take_forgotten(), [(0, [0; 16]), (1, [0; 16])]);
+        done(&mut calls, 5_001..9_900, later);
+        assert_eq!(calls.stored.len(), 4_900);
+        assert_eq!(calls.stored.len(), calls.known.len());
+        done(&mut calls, 9_900..9_901, later + STORED_FOR * 2);
+        assert_eq!(calls.stored.len(), 4_899);
+        // And never more than a takeover reads.
+        done(&mut calls, 10_000..20_000, later);
+        assert_eq!(calls.stored.len(), STORED_MAX);
+        assert!(calls.is_idle());
+    }
+
+    #[test]
+    fn what_was_stored_before_is_as_good_as_new() {
+        let stored = (0..3_000).map(|xid| (xid, [0; 16], Bytes::new())).collect();
+        let mut calls = Calls::from_stored(stored, STORED_FOR);
+        done(&mut calls, 3_000..3_001, STORED_FOR * 2);
+        assert!(calls.take_forgotten().is_empty());
     }
 }

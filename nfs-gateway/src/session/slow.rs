@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{ChunkId, InodeId, Timestamp};
+use base::{ChunkId, InodeId, Timestamp, Told};
 use bytes::Bytes;
 use chunkstore::ChunkError;
 use metadata::image::{Image, InodeNumbers, Piece};
@@ -245,7 +245,7 @@ impl Session {
             .allocate_inodes(self.record.workspace)
             .await;
         allocated.map_err(|error| {
-            tracing::warn!(session = %self.view.session, %error, "no inode numbers");
+            tracing::warn!(session = %self.view.session, error = %Told(&error), "no inode numbers");
             match error {
                 StoreError::Unavailable(KvError::NoSpace) => LoadFailure::NoSpace,
                 _ => LoadFailure::Unavailable,
@@ -264,7 +264,7 @@ impl Session {
         let fetched = self.try_fetch(pieces, gone).await;
         fetched.map_err(|failure| match failure {
             FetchFailure::Damaged(error) => {
-                tracing::error!(session = %self.view.session, %error, "file data is damaged");
+                tracing::error!(session = %self.view.session, error = %Told(&error), "file data is damaged");
                 self.shared.counters.corrupt.count();
                 Stop::Fail(FsError::Corrupt)
             }
@@ -297,7 +297,7 @@ impl Session {
                     }
                     Err(error) => {
                         if self.shared.clock.monotonic().saturating_sub(began) > PATIENCE {
-                            tracing::warn!(session = %self.view.session, %error, "read failed");
+                            tracing::warn!(session = %self.view.session, error = %Told(&error), "read failed");
                             return Err(FetchFailure::Unavailable);
                         }
                         self.shared.clock.sleep(PAUSE).await;

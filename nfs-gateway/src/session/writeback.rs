@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use base::{ChunkId, InodeId};
+use base::{ChunkId, InodeId, Told};
 use bytes::{Bytes, BytesMut};
 use chunkstore::ChunkError;
 use futures_util::stream::{FuturesUnordered, TryStreamExt};
@@ -107,7 +107,7 @@ impl Session {
                 };
                 let Some(job) = job else { return };
                 if let Err(error) = session.write_back(job).await {
-                    tracing::warn!(session = %session.view.session, %error, "write-back failed");
+                    tracing::warn!(session = %session.view.session, error = %Told(&error), "write-back failed");
                     return;
                 }
             }

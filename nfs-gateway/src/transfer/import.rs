@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::limits::INLINE_FILE_BYTES_MAX;
-use base::{ChunkId, CommitId, InodeId, OperationId, SessionId, TenantId, WorkspaceId};
+use base::{ChunkId, CommitId, InodeId, OperationId, SessionId, TenantId, Told, WorkspaceId};
 use bytes::Bytes;
 use chunkstore::{ChunkError, Domain, Hold};
 use futures_util::StreamExt;
@@ -650,9 +650,11 @@ async fn close(gateway: &Gateway, tenant: TenantId, session: SessionId) {
     match gateway.store.close_session(tenant, session).await {
         Ok(()) | Err(StoreError::NotFound { .. }) => {}
         // It ends by itself.
-        Err(error) => tracing::warn!(%session, %error, "close the session of an import"),
+        Err(error) => {
+            tracing::warn!(%session, error = %Told(&error), "close the session of an import")
+        }
     }
-    gateway.drop_everywhere(session).await;
+    gateway.drop_session(session);
 }
 
 #[cfg(test)]

@@ -14,6 +14,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use base::GatewayId;
+
 /// Largest header, in bytes: addresses and far more TLVs than balancers of TCP send.
 pub const HEADER_BYTES_MAX: usize = 2048;
 
@@ -34,6 +36,12 @@ const TLV_HEAD_BYTES: usize = 3;
 
 /// A checksum, in bytes.
 const CRC_BYTES: usize = 4;
+
+/// The type of the TLV, one of those for own use, with the number of the gateway that a link is for.
+const TLV_GATEWAY: u8 = 0xe0;
+
+/// The number of a gateway, in bytes.
+const GATEWAY_BYTES: u8 = 8;
 
 const _: () = assert!(FIXED_BYTES <= HEADER_BYTES_MAX);
 
@@ -90,23 +98,57 @@ pub enum ProxyError {
 /// The header of a connection for `client`. Where the client connected to is not said.
 #[must_use]
 pub fn header_for(client: SocketAddr) -> Vec<u8> {
+    made(client, &[])
+}
+
+/// The header of a link to a gateway, over which calls of `client` are passed on. It names the gateway, so that
+/// another one which is at that address by mistake is found out.
+#[must_use]
+pub fn header_of_link(client: SocketAddr, gateway: GatewayId) -> Vec<u8> {
+    let number = gateway.raw().to_be_bytes();
+    let mut tlv = vec![TLV_GATEWAY, 0, GATEWAY_BYTES];
+    tlv.extend(number);
+    made(client, &tlv)
+}
+
+fn made(client: SocketAddr, tlvs: &[u8]) -> Vec<u8> {
+    let (family, [source, target]) = match client.ip().to_canonical() {
+        IpAddr::V4(ip) => (0x11, [ip.octets().to_vec(), vec![0; 4]]),
+        IpAddr::V6(ip) => (0x21, [ip.octets().to_vec(), vec![0; 16]]),
+    };
+    let rest = [
+        &*source,
+        &*target,
+        &client.port().to_be_bytes(),
+        &[0, 0],
+        tlvs,
+    ]
+    .concat();
+    let length = u16::try_from(rest.len()).unwrap_or(u16::MAX);
     let mut header = SIGNATURE.to_vec();
-    let port = client.port().to_be_bytes();
-    match client.ip().to_canonical() {
-        IpAddr::V4(ip) => {
-            header.extend([0x21, 0x11, 0, 12]);
-            header.extend(ip.octets());
-            header.extend(Ipv4Addr::UNSPECIFIED.octets());
-        }
-        IpAddr::V6(ip) => {
-            header.extend([0x21, 0x21, 0, 36]);
-            header.extend(ip.octets());
-            header.extend(Ipv6Addr::UNSPECIFIED.octets());
-        }
-    }
-    header.extend(port);
-    header.extend([0, 0]);
+    header.extend([0x21, family]);
+    header.extend(length.to_be_bytes());
+    header.extend(rest);
     header
+}
+
+/// Which gateway a link is for, if its header says so. `header` is whole.
+#[must_use]
+pub fn gateway_of(header: &[u8]) -> Option<GatewayId> {
+    let (fixed, rest) = header.split_first_chunk::<FIXED_BYTES>()?;
+    let [.., family, _, _] = *fixed;
+    let (_, mut tlvs) = addresses(family, rest).ok()?;
+    while let Some((head, rest)) = tlvs.split_first_chunk::<TLV_HEAD_BYTES>() {
+        let [kind, high, low] = *head;
+        let length = usize::from(u16::from_be_bytes([high, low]));
+        let (value, rest) = rest.split_at_checked(length)?;
+        if kind == TLV_GATEWAY {
+            let number = value.try_into().ok()?;
+            return Some(GatewayId::new(u64::from_be_bytes(number)));
+        }
+        tlvs = rest;
+    }
+    None
 }
 
 /// Reads what has arrived of a header. Give it all bytes from the first on, and never more than it
@@ -293,6 +335,23 @@ mod tests {
 
     fn whole(header: Header) -> Result<Progress, ProxyError> {
         Ok(Progress::Whole(header))
+    }
+
+    #[test]
+    fn the_header_of_a_link_names_its_gateway() {
+        let gateway = GatewayId::new(0x0102_0304_0506_0708);
+        for client in ["192.0.2.7:700", "[2001:db8::7]:700"] {
+            let client = client.parse().unwrap();
+            let header = header_of_link(client, gateway);
+            assert_eq!(parse(&header), whole(Header::Client(client)));
+            assert_eq!(gateway_of(&header), Some(gateway));
+            let plain = header_for(client);
+            assert_eq!(parse(&plain), whole(Header::Client(client)));
+            assert_eq!(gateway_of(&plain), None);
+            for cut in 0..header.len() {
+                assert_eq!(gateway_of(&header[..cut]), None);
+            }
+        }
     }
 
     #[test]

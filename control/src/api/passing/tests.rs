@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use axum::http::{self, StatusCode};
+use axum::http;
 use base::{Clock, Rng, SystemClock, Tasks, TenantId, Timestamp};
 use chunkstore::cached::CachedStore;
 use chunkstore::local::{LocalOptions, LocalStore};
@@ -42,6 +42,7 @@ struct Process {
     gateway: Arc<Gateway>,
     kv: FaultyKv,
     store: Store,
+    state: Arc<ApiState>,
     routes: TowerToHyperService<axum::Router>,
     api: SocketAddr,
     tasks: Tasks,
@@ -54,6 +55,7 @@ fn options(addresses: &Addresses, lease: Duration) -> GatewayOptions {
             nfs: addresses.nfs.clone(),
             peers: addresses.peers.clone(),
             api: addresses.api.clone(),
+            token: [0; 8],
         }),
         ..GatewayOptions::default()
     }
@@ -140,13 +142,15 @@ impl World {
         };
         let target = MountTarget::new("127.0.0.1:9".parse().unwrap(), None);
         let state = ApiState::new(store.clone(), counted, clock(), tasks.clone(), target, own);
-        let routes = router(Arc::new(state));
+        let state = Arc::new(state);
+        let routes = router(Arc::clone(&state));
         let serving = Serving::new(routes.clone(), clock(), tasks.clone());
         tasks.spawn(serving.run(listener));
         Process {
             gateway,
             kv,
             store,
+            state,
             routes: TowerToHyperService::new(routes),
             api: own_api,
             tasks,
@@ -232,6 +236,12 @@ async fn calls_are_done_where_their_session_is() {
         let source = ticket.body["mount_source"].to_string();
         assert!(source.starts_with("\"10.0.0.1:/"), "{source}");
     }
+    // Also a call that has it in its query.
+    let id = path.trim_start_matches("/v1/sessions/");
+    let diff = format!("/v1/workspaces/w/diff?path=%ff&session={id}");
+    let diff = world.ask(&second, "GET", &diff, Value::Null).await;
+    assert_eq!(diff.status, 200, "{}", diff.body);
+    assert_eq!(second.gateway.sessions_in_memory(), 0);
     // By the first digits of its id, and errors are those of the other one.
     let short = &path[..path.len() - 4];
     let short = format!("{short}/sync");
@@ -254,6 +264,54 @@ async fn calls_are_done_where_their_session_is() {
     let closed = world.ask(&second, "DELETE", &path, Value::Null).await;
     assert_eq!(closed.status, 204);
     assert_eq!(first.gateway.sessions_in_memory(), 0);
+}
+
+/// A gateway that is at the address of another one by mistake does nothing in its place.
+#[tokio::test]
+async fn calls_for_another_gateway_are_refused() {
+    let (world, first, second) = World::two(LEASE).await;
+    let path = world.session_of(&first).await;
+    for (meant, status) in [
+        ("0000000000000007", 421),
+        (&*first.gateway.id().to_string(), 200),
+    ] {
+        let request = world
+            .request("GET", &path)
+            .header(HEADER, second.gateway.id().to_string())
+            .header(FOR_HEADER, meant);
+        let answer = world
+            .send(&first, request.body(Body::empty()).unwrap())
+            .await;
+        assert_eq!(answer.status, status, "{}", answer.body);
+    }
+    // The one that asks does not take it for an answer.
+    let mistaken = Other {
+        id: GatewayId::new(7),
+        authority: first.api.to_string(),
+    };
+    let (head, ()) = world.request("GET", &path).body(()).unwrap().into_parts();
+    let answer = ask(&second.state, &mistaken, &head, Bytes::new()).await;
+    assert!(matches!(answer, Err(Failed::Unsent(_))), "{answer:?}");
+}
+
+/// Each stays where it is.
+#[tokio::test]
+async fn sessions_of_two_gateways_are_compared() {
+    let (world, first, second) = World::two(LEASE).await;
+    let one = world.session_of(&first).await;
+    let two = world.session_of(&second).await;
+    let id = two.trim_start_matches("/v1/sessions/");
+    let clashes = format!("{one}/clashes?with={id}");
+    while first.gateway.others_alive() == 0 {
+        world.clock.sleep(Duration::from_millis(20)).await;
+    }
+    for to in [&first, &second] {
+        let found = world.ask(to, "GET", &clashes, Value::Null).await;
+        assert_eq!(found.status, 200, "{}", found.body);
+        assert_eq!(first.gateway.sessions_in_memory(), 1);
+        assert_eq!(second.gateway.sessions_in_memory(), 1);
+    }
+    assert_eq!(second.gateway.counters().notices.value(), 0);
 }
 
 /// Whoever knows no token learns nothing, and moves nothing.

@@ -42,6 +42,7 @@ async fn gateway() -> (Arc<Gateway>, SessionId) {
             nfs: String::new(),
             peers: String::new(),
             api: String::new(),
+            token: [0; 8],
         }),
         ..GatewayOptions::default()
     };
