@@ -760,9 +760,8 @@ async fn copies_over_other_connections_are_answered() {
         let arrival = calls.arrive(key, guard);
         assert_eq!(at == 0, matches!(arrival, Arrival::New));
     }
-    let guard = calls
-        .finish(key, Bytes::new(), true, Duration::ZERO)
-        .unwrap();
+    let now = Duration::ZERO;
+    let guard = calls.finish(key, Bytes::new(), true, now).unwrap();
     guard.send(rpc::success(9).finish());
     for stream in &mut streams {
         assert_eq!(reply(stream), Some((9, 24)));
