@@ -24,6 +24,7 @@ pub mod keeping;
 mod logging;
 mod metrics;
 pub mod mount_line;
+mod open_files;
 mod output;
 pub mod outside;
 pub mod place;

@@ -330,6 +330,11 @@ const METRICS: &[Metric] = &[
         |g| number(g.gateway.transport().accept_errors.value()),
     ),
     counter(
+        "holdfast_transport_crowded_total",
+        "Times all places for NFS connections were taken, so that the next one had to wait.",
+        |g| number(g.gateway.transport().crowded.value()),
+    ),
+    counter(
         "holdfast_transport_received_bytes_total",
         "Bytes received from clients.",
         |g| number(g.gateway.transport().received_bytes.value()),

@@ -15,9 +15,9 @@ use metadata::kv::held::HeldKv;
 use metadata::kv::{Kv, KvError};
 use metadata::record::session::{Identity, SessionState};
 use metadata::store::{NewTicket, NewWorkspace, OpenSession, Store, StoreError, token_prefix};
-use nfs_gateway::{Engines, Gateway, GatewayOptions, ServerLimits};
+use nfs_gateway::{Engines, FleetOptions, Gateway, GatewayOptions, ServerLimits};
 use serde::Serialize;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 
 use crate::api::{ApiState, Own, Serving, router, start_forgetting};
 use crate::collector::{Collector, HoldsOf};
@@ -27,6 +27,7 @@ use crate::failure::{Failure, FailureKind};
 use crate::fleet::{Addresses, Listening, peer_listen};
 use crate::metrics::Counted;
 use crate::mount_line::{MountKind, MountLine, MountTarget, mount_path};
+use crate::open_files;
 use crate::place::{Metadata, Place, Purpose};
 use crate::remover::Remover;
 use crate::settings::Settings;
@@ -44,6 +45,9 @@ const START_BYTES: u64 = 4 << 20;
 
 /// Other gateways get sessions one by one for so long at the end; the rest when all is stored.
 const LET_GO_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Connections that wait to be accepted. The system takes as many of them as it allows (`somaxconn`).
+const BACKLOG: u32 = 4096;
 
 /// API calls in flight get this long at shutdown.
 const API_DRAIN: Duration = Duration::from_secs(5);
@@ -126,7 +130,7 @@ impl Server {
         let rng = Arc::new(system_rng()?);
         let dir = DataDir::open_or_create(&settings.data_dir)?;
         // Before the store is opened, which takes long if it is large.
-        let listeners = Listeners::new(settings).await?;
+        let listeners = Listeners::new(settings)?;
         let (target, addresses) = listeners.addresses(settings)?;
         let (calls, tasks) = (Tasks::new(), Tasks::new());
         let Stores {
@@ -144,7 +148,8 @@ impl Server {
             rng: Arc::clone(&rng),
         };
         let api_token = api_token(&dir, &store).await?;
-        let options = gateway_options(settings, &addresses, token_prefix(&api_token));
+        let fleet = addresses.fleet_options(settings, token_prefix(&api_token));
+        let options = gateway_options(settings, fleet, open_files::raise());
         let gateway = Gateway::new(options, engines, store.clone());
         let gateway = gateway.await.map_err(of_store)?;
         let ready = Ready {
@@ -364,12 +369,12 @@ struct Listeners {
 }
 
 impl Listeners {
-    async fn new(settings: &Settings) -> Result<Self, Failure> {
+    fn new(settings: &Settings) -> Result<Self, Failure> {
         Ok(Self {
-            nfs: listen(settings.listen, "NFS", "--listen").await?,
-            web: listen(settings.api_listen, "the API", "--api-listen").await?,
+            nfs: listen(settings.listen, "NFS", "--listen")?,
+            web: listen(settings.api_listen, "the API", "--api-listen")?,
             peers: match peer_listen(settings) {
-                Some(address) => Some(listen(address, "other gateways", "--peer-listen").await?),
+                Some(address) => Some(listen(address, "other gateways", "--peer-listen")?),
                 None => None,
             },
         })
@@ -388,8 +393,20 @@ impl Listeners {
     }
 }
 
-async fn listen(address: SocketAddr, what: &str, flag: &str) -> Result<TcpListener, Failure> {
-    TcpListener::bind(address).await.map_err(|error| {
+/// A listener that keeps as many new connections as come at once when a gateway is gone.
+fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    // As `TcpListener::bind` does: a server may start again at once.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+fn listen(address: SocketAddr, what: &str, flag: &str) -> Result<TcpListener, Failure> {
+    bind(address).map_err(|error| {
         let todo = match error.kind() {
             std::io::ErrorKind::AddrInUse => {
                 format!("stop the process that uses it, or choose another with {flag}")
@@ -519,17 +536,22 @@ async fn open_chunks(
     }
 }
 
-fn gateway_options(settings: &Settings, addresses: &Addresses, token: [u8; 8]) -> GatewayOptions {
+fn gateway_options(
+    settings: &Settings,
+    fleet: Option<FleetOptions>,
+    open_files: Option<u64>,
+) -> GatewayOptions {
+    let wanted = settings.connections_max;
     GatewayOptions {
         dirty_bytes_max: bytes(settings.dirty_memory.0),
         session_memory_bytes: bytes(settings.session_memory.0),
         session_idle: settings.session_idle.0,
         limits: ServerLimits {
-            connections_max: usize::try_from(settings.connections_max).unwrap_or(usize::MAX),
+            connections_max: open_files::connections(wanted, open_files, settings.is_shared()),
             ..ServerLimits::default()
         },
         proxy_from: settings.proxy_from.iter().map(|it| it.0).collect(),
-        fleet: addresses.fleet_options(settings, token),
+        fleet,
         ..GatewayOptions::default()
     }
 }

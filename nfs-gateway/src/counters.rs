@@ -55,6 +55,8 @@ pub struct TransportCounters {
     pub accepted: Counter,
     /// Times `accept` failed, as when file descriptors run out.
     pub accept_errors: Counter,
+    /// Times all places for connections were taken when the next was to be accepted.
+    pub crowded: Counter,
     /// Connections that have ended, whatever the reason.
     pub ended: Counter,
     /// Records received.

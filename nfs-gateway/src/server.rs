@@ -277,11 +277,26 @@ impl<S: Service> Server<S> {
         &self,
         listener: &TcpListener,
     ) -> io::Result<(TcpStream, SocketAddr, tokio::sync::OwnedSemaphorePermit)> {
+        if self.slots.available_permits() == 0 {
+            self.tell_of_crowd();
+        }
         let slot = Arc::clone(&self.slots).acquire_owned();
         let slot = self.shared.crowd.until(&*self.clock, slot).await;
         let slot = slot.map_err(io::Error::other)?;
         let (stream, peer) = listener.accept().await?;
         Ok((stream, peer, slot))
+    }
+
+    fn tell_of_crowd(&self) {
+        self.shared.counters.crowded.count();
+        if let Some(untold) = self.shared.complaints.turn(self.clock.monotonic()) {
+            tracing::warn!(
+                untold,
+                "all {} places for NFS connections are taken: further ones wait until one is closed \
+                 (connections_max)",
+                self.shared.limits.connections_max
+            );
+        }
     }
 
     fn start(&self, stream: TcpStream, peer: SocketAddr, slot: tokio::sync::OwnedSemaphorePermit) {

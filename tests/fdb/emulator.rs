@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 /// A cluster for as long as this lives.
 pub(crate) struct Emulator {
-    child: Child,
+    pub(crate) child: Child,
     commands: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
     directory: tempfile::TempDir,
@@ -44,17 +44,19 @@ impl Emulator {
         self.directory.path().join("fdb.cluster")
     }
 
-    /// Has the server obey a line.
-    pub(crate) fn tell(&mut self, line: &str) {
+    /// Has the server obey a line; what it says before its "ok".
+    pub(crate) fn tell(&mut self, line: &str) -> String {
         writeln!(self.commands.as_mut().unwrap(), "{line}").unwrap();
+        let mut said = String::new();
         loop {
             let mut line = String::new();
             let bytes = self.answers.read_line(&mut line).unwrap();
             assert!(bytes > 0, "the server has ended");
             assert!(!line.starts_with("error"), "{line}");
             if line == "ok\n" {
-                return;
+                return said;
             }
+            said.push_str(&line);
         }
     }
 }

@@ -121,6 +121,19 @@ impl Server {
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Opens a session of the first workspace; gives the path to mount.
+    pub(crate) fn open(&self) -> String {
+        let (_, answer) = self.ask("POST /v1/sessions", r#"{"workspace":"default"}"#);
+        let body = &answer[answer.find("\r\n\r\n").unwrap()..];
+        let opened: Value = serde_json::from_str(&body[body.find('{').unwrap()..]).unwrap();
+        opened["mount_path"].as_str().expect(body).to_owned()
+    }
+
     /// Status and whole answer of a call to the API; without a body if that is empty.
     pub(crate) fn ask(&self, line: &str, body: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(self.text("api_address")).unwrap();

@@ -18,7 +18,6 @@ mod tests {
         REMOVE3args, RENAME3args, SETATTR3args, cookieverf3, nfs_fh3, sattr3, sattrguard3,
         set_mode3, stable_how,
     };
-    use serde_json::Value;
 
     use super::emulator::Emulator;
     use super::holdfast::{
@@ -45,14 +44,6 @@ mod tests {
     }
 
     impl Server {
-        /// Opens a session; gives the path to mount.
-        fn open(&self) -> String {
-            let (_, answer) = self.ask("POST /v1/sessions", r#"{"workspace":"default"}"#);
-            let body = &answer[answer.find("\r\n\r\n").unwrap()..];
-            let opened: Value = serde_json::from_str(&body[body.find('{').unwrap()..]).unwrap();
-            opened["mount_path"].as_str().expect(body).to_owned()
-        }
-
         fn trips(&self) -> Trips {
             Trips {
                 reads: self.metric("holdfast_fdb_reads_total"),

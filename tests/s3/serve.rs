@@ -7,7 +7,7 @@
 //!
 //! The last four say what goes wrong, in thousandths of the calls: 503 answers, bodies that end in the middle, answers
 //! that are lost, and reads that take 1.5 s.
-#![allow(clippy::unwrap_used)] // For tests.
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // For tests.
 
 mod server;
 

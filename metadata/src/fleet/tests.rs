@@ -563,7 +563,7 @@ async fn clocks_that_differ_from_most_are_wrong() {
 #[tokio::test]
 async fn who_lives_is_seen_by_looking_twice() {
     let clock = Arc::new(ManualClock::new(Timestamp::EPOCH));
-    let kv = MemoryKv::new(Arc::clone(&clock) as Arc<dyn Clock>);
+    let kv = MemoryKv::new(clock.clone());
     assert_eq!(living(&kv, clock.as_ref()).await, Ok(Vec::new()));
     let [mut one, mut two] = [1, 2].map(|id| Member::new(GatewayId::new(id), lease()));
     one.renew(&kv, clock.as_ref()).await.unwrap();

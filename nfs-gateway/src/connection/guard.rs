@@ -12,6 +12,9 @@ use crate::calls::Asked;
 use crate::wire::outcome::Outcome;
 use crate::wire::reply::Reply;
 
+/// Most earlier copies of a call that are answered with it. A client that asks more often has given up the first.
+const COPIES_MAX: usize = 4;
+
 /// A call that has been taken and not answered. Whoever holds it owes the reply, once; dropping it
 /// says that there will be none, and lets the connection go on.
 #[derive(Debug)]
@@ -22,6 +25,8 @@ pub struct CallGuard {
     deadline: Option<Duration>,
     /// Until it has been counted.
     asked: Option<Asked>,
+    /// Earlier copies of the call, over other connections, which get the same reply.
+    copies: Vec<Self>,
 }
 
 /// The reply to a call that has been counted as answered: from [`CallGuard::answer`].
@@ -43,7 +48,23 @@ impl CallGuard {
             connection: Arc::clone(connection),
             held_bytes: record.len(),
             deadline: None,
+            copies: Vec::new(),
         }
+    }
+
+    /// Has an earlier copy of the call answered, too, when this one is: which of them the client listens for
+    /// cannot be known, as the one that was sent first may arrive last. Gives what gets no reply: a copy over the
+    /// same connection, or over one that has ended, or the oldest of many.
+    #[must_use]
+    pub(crate) fn also(&mut self, mut earlier: Self) -> Vec<Self> {
+        let mut all = std::mem::take(&mut earlier.copies);
+        all.push(earlier);
+        let (mut kept, mut left): (Vec<Self>, Vec<Self>) = all.into_iter().partition(|copy| {
+            !Arc::ptr_eq(&copy.connection, &self.connection) && !copy.connection.has_ended()
+        });
+        left.extend(kept.drain(..kept.len().saturating_sub(COPIES_MAX)));
+        self.copies = kept;
+        left
     }
 
     /// Until when others may be asked for the reply: as was said first.
@@ -85,6 +106,7 @@ impl CallGuard {
 
     /// Answers the call, from any thread.
     pub fn send(mut self, reply: Reply) {
+        self.send_copies(&reply);
         self.count(reply.outcome());
         let bytes = reply.wire_bytes();
         self.connection.send(bytes, std::iter::once(reply));
@@ -94,13 +116,28 @@ impl CallGuard {
     /// task, see [`Service::call`](crate::Service::call).
     #[must_use]
     pub fn answer(mut self, reply: Reply) -> Answer {
+        self.send_copies(&reply);
         self.count(reply.outcome());
         Answer(reply)
     }
 
     /// Closes the connection, see [`Connection::close`].
     pub fn close(self) {
+        self.close_connections();
+    }
+
+    /// The same, and the call goes on.
+    pub(crate) fn close_connections(&self) {
+        for copy in &self.copies {
+            copy.connection.close();
+        }
         self.connection.close();
+    }
+
+    fn send_copies(&mut self, reply: &Reply) {
+        for copy in std::mem::take(&mut self.copies) {
+            copy.send(reply.clone());
+        }
     }
 
     fn count(&mut self, outcome: Outcome) {

@@ -13,6 +13,7 @@ mod counting;
 use crate::counters::TransportCounters;
 use crate::gate::Gate;
 use crate::server::{Server, ServerLimits};
+use crate::session::replies::{Arrival, CallKey, Calls};
 use crate::wire::rpc;
 
 /// Answers at once.
@@ -736,6 +737,40 @@ async fn shutdown_does_not_wait_for_ever() {
     assert_eq!(reply(&mut stream), None);
 }
 
+/// Bug: of a call and its copy over another connection only the one that arrived last was answered, which need
+/// not be the one that the client listens for. It waited until the call was given up.
+#[tokio::test(flavor = "multi_thread")]
+async fn copies_over_other_connections_are_answered() {
+    let server = serve(ServerLimits::default()).await;
+    let mut calls = Calls::default();
+    let key = CallKey {
+        xid: 9,
+        hash: [1; 16],
+    };
+    let mut streams: Vec<TcpStream> = (0..3).map(|_| server.connect()).collect();
+    // The last one asks twice, over the same connection.
+    for (at, on) in [0, 1, 2, 2].into_iter().enumerate() {
+        streams[on].write_all(&call(9, HOLD)).unwrap();
+        server
+            .await_that("it is taken", |server| {
+                !server.service.held.lock().is_empty()
+            })
+            .await;
+        let (_, guard) = server.service.held.lock().pop().unwrap();
+        let arrival = calls.arrive(key, guard);
+        assert_eq!(at == 0, matches!(arrival, Arrival::New));
+    }
+    let guard = calls.finish(key, Bytes::new(), true, Duration::ZERO).unwrap();
+    guard.send(rpc::success(9).finish());
+    for stream in &mut streams {
+        assert_eq!(reply(stream), Some((9, 24)));
+    }
+    // Nothing else is under way.
+    streams[2].write_all(&call(10, ECHO)).unwrap();
+    assert_eq!(reply(&mut streams[2]), Some((10, 24)));
+    assert_eq!(server.counters.open(), 3);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_are_bounded() {
     let limits = ServerLimits {
@@ -749,6 +784,7 @@ async fn connections_are_bounded() {
     third.write_all(&call(1, ECHO)).unwrap();
     server.settle().await;
     assert_eq!(server.taken(), 0);
+    assert_eq!(server.counters.crowded.value(), 1);
     drop(first);
     assert_eq!(reply(&mut third), Some((1, 24)));
 }

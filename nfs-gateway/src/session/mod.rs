@@ -19,7 +19,7 @@ mod freeze;
 mod holds;
 pub(crate) mod inside;
 mod loading;
-mod replies;
+pub(crate) mod replies;
 mod slow;
 mod state;
 mod writeback;

@@ -1,8 +1,8 @@
 //! Exactly once: what became of calls that must not run twice.
 //!
 //! A call is known by its xid and a hash of its whole message; the connection it came over says
-//! nothing (addresses and ports change). While it runs, a copy of it only moves the place where
-//! the reply goes. Afterwards a copy gets the reply again. Replies of calls that changed something
+//! nothing (addresses and ports change). While it runs, a copy of it waits with it for the reply.
+//! Afterwards a copy gets the reply again. Replies of calls that changed something
 //! are also stored, in the flush that carries the change, so that they outlive this process.
 
 use std::collections::{HashMap, VecDeque};
@@ -67,10 +67,10 @@ enum Known {
 pub(crate) enum Arrival {
     /// Run it.
     New,
-    /// It runs already; this copy's connection gets the reply.
+    /// It runs already; this copy gets the reply with the others.
     Running {
-        /// An earlier copy, which gets none. Dropped without the session's lock.
-        _before: CallGuard,
+        /// Earlier copies, which get none. Dropped without the session's lock.
+        _left: Vec<CallGuard>,
     },
     /// It ran; this is its result.
     Done {
@@ -117,9 +117,9 @@ impl Calls {
                 Arrival::New
             }
             Some(Known::Running(waiting)) => {
-                // The newest connection is the one that the client listens on.
-                let _before = std::mem::replace(waiting, guard);
-                Arrival::Running { _before }
+                let before = std::mem::replace(waiting, guard);
+                let _left = waiting.also(before);
+                Arrival::Running { _left }
             }
             Some(Known::Done { result, loaded, .. }) => Arrival::Done {
                 result: result.clone(),
@@ -162,10 +162,10 @@ impl Calls {
         }
     }
 
-    /// Closes the connection that waits for a running call. The call goes on.
+    /// Closes the connections that wait for a running call. The call goes on.
     pub(crate) fn close_connection(&self, key: CallKey) {
         if let Some(Known::Running(guard)) = self.known.get(&key) {
-            guard.connection().close();
+            guard.close_connections();
         }
     }
 

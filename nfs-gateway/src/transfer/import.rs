@@ -651,7 +651,7 @@ async fn close(gateway: &Gateway, tenant: TenantId, session: SessionId) {
         Ok(()) | Err(StoreError::NotFound { .. }) => {}
         // It ends by itself.
         Err(error) => {
-            tracing::warn!(%session, error = %Told(&error), "close the session of an import")
+            tracing::warn!(%session, error = %Told(&error), "close the session of an import");
         }
     }
     gateway.drop_session(session);

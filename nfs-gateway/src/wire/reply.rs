@@ -95,7 +95,7 @@ impl ReplyWriter {
 }
 
 /// One reply, ready to be sent: a whole record with its mark.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Reply {
     head: Vec<u8>,
     body_start: usize,

@@ -41,6 +41,17 @@ const NOWHERE: [u8; 64] = [0xfe; 64];
 /// What a commit without writes has for a stamp.
 const NO_STAMP: [u8; 10] = [0; 10];
 
+/// What was asked of the cluster, whatever became of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// Keys and ranges to read, and watches.
+    pub reads: u64,
+    /// Read versions.
+    pub versions: u64,
+    /// Commits of transactions that write.
+    pub commits: u64,
+}
+
 /// What is to be done outside.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Action {
@@ -73,6 +84,7 @@ pub struct Cluster {
     watches: Vec<Watch>,
     held: BTreeMap<u64, Held>,
     tokens: u64,
+    asked: Asked,
     commits: u64,
     /// Commits that conflict from now on, because a burst began.
     conflicts_left: u64,
@@ -126,6 +138,7 @@ impl Cluster {
             watches: Vec::new(),
             held: BTreeMap::new(),
             tokens: 0,
+            asked: Asked::default(),
             commits: 0,
             conflicts_left: 0,
             waiting: None,
@@ -136,6 +149,12 @@ impl Cluster {
     #[must_use]
     pub fn faults(&self) -> &Faults {
         &self.faults
+    }
+
+    /// What was asked since the start.
+    #[must_use]
+    pub fn asked(&self) -> Asked {
+        self.asked
     }
 
     /// Takes other faults from now on, and counts anew.
@@ -234,6 +253,7 @@ impl Cluster {
             Some(transaction) => transaction,
             None => Running::new(self.kv.begin()),
         };
+        self.asked.count(&call.request, transaction.wrote);
         if let Request::Commit = call.request {
             self.commit(connection, call.id, transaction, actions);
             return;
@@ -571,6 +591,20 @@ impl Cluster {
     }
 }
 
+impl Asked {
+    fn count(&mut self, request: &Request, wrote: bool) {
+        match request {
+            Request::Get { .. }
+            | Request::GetKey { .. }
+            | Request::GetRange(_)
+            | Request::Watch(_) => self.reads += 1,
+            Request::ReadVersion => self.versions += 1,
+            Request::Commit if wrote => self.commits += 1,
+            _ => {}
+        }
+    }
+}
+
 impl Running {
     fn new(kv: Box<dyn Transaction>) -> Self {
         Self {
@@ -717,6 +751,30 @@ mod tests {
 
     fn set(key: &str, value: &str) -> Request {
         Request::Set(b(key), b(value))
+    }
+
+    #[test]
+    fn what_is_asked_is_counted() {
+        let mut cluster = cluster("too-old@1");
+        let get = || Request::Get {
+            key: b("a"),
+            snapshot: false,
+        };
+        // Whatever becomes of it; and a commit that writes nothing costs nothing.
+        assert!(cluster.outcome(1, vec![get()]).is_err());
+        assert!(cluster.outcome(2, vec![get(), Request::Commit]).is_ok());
+        assert!(cluster.outcome(3, vec![Request::ReadVersion]).is_ok());
+        assert!(
+            cluster
+                .outcome(4, vec![set("a", "1"), Request::Commit])
+                .is_ok()
+        );
+        let asked = Asked {
+            reads: 2,
+            versions: 1,
+            commits: 1,
+        };
+        assert_eq!(cluster.asked(), asked);
     }
 
     #[test]

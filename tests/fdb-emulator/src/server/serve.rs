@@ -111,12 +111,20 @@ impl Server {
         self.shared.state.lock().cluster.set_faults(faults);
     }
 
-    /// How often each fault has happened, and how many transactions there are.
+    /// How often each fault has happened since they were set, how many transactions there are, and what was
+    /// asked since the start: reads, read versions, commits that write.
     #[must_use]
     pub fn report(&self) -> String {
         let state = self.shared.state.lock();
         let transactions = state.cluster.transactions();
-        format!("{}transactions {transactions}\n", state.cluster.faults())
+        let asked = state.cluster.asked();
+        format!(
+            "{}transactions {transactions}\nreads {}\nversions {}\ncommits {}\n",
+            state.cluster.faults(),
+            asked.reads,
+            asked.versions,
+            asked.commits
+        )
     }
 
     /// Makes read versions older.
