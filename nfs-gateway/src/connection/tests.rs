@@ -760,7 +760,9 @@ async fn copies_over_other_connections_are_answered() {
         let arrival = calls.arrive(key, guard);
         assert_eq!(at == 0, matches!(arrival, Arrival::New));
     }
-    let guard = calls.finish(key, Bytes::new(), true, Duration::ZERO).unwrap();
+    let guard = calls
+        .finish(key, Bytes::new(), true, Duration::ZERO)
+        .unwrap();
     guard.send(rpc::success(9).finish());
     for stream in &mut streams {
         assert_eq!(reply(stream), Some((9, 24)));
