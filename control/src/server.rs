@@ -142,7 +142,7 @@ impl Server {
         } = Stores::open(dir, settings, (&clock, &rng), tasks.clone()).await?;
         let cached = cached(&content, settings);
         let engines = Engines {
-            kv: Arc::clone(&kv),
+            kv,
             chunks: Arc::<CachedStore>::clone(&cached),
             clock: Arc::clone(&clock),
             rng: Arc::clone(&rng),
@@ -161,7 +161,6 @@ impl Server {
             },
         };
         dir.keep_control(&control_file(&ready))?;
-        warn_if_full(&*metadata.kv(), settings);
         let own = (&clock, &rng, &tasks);
         let collector = Collector::begin(&gateway, metadata.kv(), &store, &content, own);
         let counted = Counted {
@@ -341,6 +340,7 @@ impl Stores {
         dir.keep_tier(&settings.chunks)?;
         let own = (clock, rng, &until);
         let content = open_content(&dir, &metadata, settings, objects, own).await?;
+        warn_if_full(&*metadata.kv(), settings);
         let (kv, store) = match content.shared() {
             None => (metadata.kv(), store),
             Some(shared) => {

@@ -14,7 +14,7 @@ mod tests {
     use std::net::{Ipv4Addr, SocketAddr};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-    use std::thread::{JoinHandle, park_timeout, spawn};
+    use std::thread::{JoinHandle, park_timeout};
     use std::time::Duration;
 
     use nfs3_client::Nfs3ConnectionBuilder;
@@ -77,11 +77,13 @@ mod tests {
             let address: SocketAddr = server.text("nfs_address").parse().unwrap();
             let (until, count) = (Arc::clone(&stop), Arc::clone(&done));
             let path = path.to_owned();
-            let thread = spawn(move || {
+            let writer = std::thread::Builder::new().name("writer".into());
+            let thread = writer.spawn(move || {
                 let mut runtime = tokio::runtime::Builder::new_current_thread();
                 let runtime = runtime.enable_all().build().unwrap();
                 runtime.block_on(write_on((address, &path), salt, (&until, &count)))
             });
+            let thread = thread.unwrap();
             Self { stop, done, thread }
         }
 

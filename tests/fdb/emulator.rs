@@ -1,4 +1,5 @@
 //! The server of an emulated cluster, for a test. It ends with this.
+#![allow(dead_code)] // Shared by test binaries.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
