@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::HeaderMap;
 use base::{CommitId, InodeId, SessionId, TenantId};
 use metadata::compare::Snapshot;
 use metadata::conflicts::{ConflictId, Unresolved, parse_id, show_id};
@@ -24,7 +23,7 @@ use super::ApiState;
 use super::input::{
     Body, Parameters, Place, Tenant, how_many, not_a_position, page_limit, told_limit,
 };
-use super::passing::stored_elsewhere;
+use super::passing::{Behalf, stored_elsewhere};
 use super::routes::{Routes, get, post};
 use crate::conflicts::{Clash, Clashes, Conflict, Resolve, Resolved, Version, parse_take};
 use crate::history::kebab;
@@ -187,7 +186,7 @@ async fn clashes(
     State(state): State<Arc<ApiState>>,
     Tenant(tenant): Tenant,
     Place(session): Place<String>,
-    headers: HeaderMap,
+    behalf: Behalf,
     Parameters(asked): Parameters<With>,
 ) -> Result<Json<Clashes>, ApiError> {
     let with = asked.with.as_deref();
@@ -202,7 +201,7 @@ async fn clashes(
     };
     let workspace = state.store.workspace(one.record.workspace).await?;
     let found = async {
-        let is_stored = stored_elsewhere(&state, &headers, &workspace.record.name, two.id).await;
+        let is_stored = stored_elsewhere(&state, behalf, &workspace.record.name, two.id).await;
         Ok(gateway.clashes(tenant, one.id, two.id, is_stored).await?)
     };
     let found = state.work.reading(found).await?;

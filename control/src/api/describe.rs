@@ -19,6 +19,7 @@ use utoipa::{PartialSchema, ToSchema};
 use super::ApiState;
 use super::calls::Keyed;
 use super::input::{Body, Parameters, Place, Tenant};
+use super::passing::Behalf;
 use super::paths::Bytes;
 use crate::status::ApiError;
 
@@ -181,6 +182,11 @@ impl<T> Takes for Place<T> {
 
 /// These are told with the others, which [`Parameters`] has.
 impl Takes for Bytes {
+    fn describe(_: &mut Described) {}
+}
+
+/// Told with the token.
+impl Takes for Behalf {
     fn describe(_: &mut Described) {}
 }
 

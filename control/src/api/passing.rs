@@ -4,6 +4,7 @@
 //! where they are done. A call is passed on once. If there is no way to the other gateway it is done here,
 //! which takes the session over; once it may have been heard there it is not.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -128,11 +129,22 @@ pub(super) async fn pass_on(
     }
 }
 
+/// On whose behalf another gateway is asked: the call's authorization, as it came.
+pub(super) struct Behalf(Option<HeaderValue>);
+
+impl<S: Sync> FromRequestParts<S> for Behalf {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(Self(parts.headers.get(header::AUTHORIZATION).cloned()))
+    }
+}
+
 /// Has another gateway store what it has of a session in memory, if it is with another one: a comparison
 /// does that. Whether it is done; else the session has to be asked for here, which moves it.
 pub(super) async fn stored_elsewhere(
     state: &ApiState,
-    headers: &HeaderMap,
+    behalf: Behalf,
     workspace: &str,
     session: SessionId,
 ) -> bool {
@@ -144,8 +156,8 @@ pub(super) async fn stored_elsewhere(
         return false;
     };
     let (mut head, ()) = request.into_parts();
-    if let Some(token) = headers.get(header::AUTHORIZATION) {
-        head.headers.insert(header::AUTHORIZATION, token.clone());
+    if let Some(token) = behalf.0 {
+        head.headers.insert(header::AUTHORIZATION, token);
     }
     let answered = ask(state, &other, &head, Bytes::new()).await;
     answered.is_ok_and(|answer| answer.status().is_success())
