@@ -82,6 +82,9 @@ pub struct Sightings {
     /// A mutation: a gateway stays dead whatever its counter is now.
     #[cfg(test)]
     ignores_counters: bool,
+    /// A mutation: others are waited for as long as our own lease is.
+    #[cfg(test)]
+    ignores_lengths: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -93,16 +96,6 @@ struct Seen {
     ahead_ms: i64,
 }
 
-impl Seen {
-    /// For how long its counter must stand still before it is dead. `lease` is the length of our own.
-    fn patience(&self, lease: Duration) -> Duration {
-        let told = self.lease.lease;
-        let length = if told.is_zero() { lease } else { told };
-        // Clocks run about equally fast.
-        length.saturating_add(length / 8)
-    }
-}
-
 impl Sightings {
     /// Nothing seen yet. `lease` is how long our own is.
     #[must_use]
@@ -112,6 +105,8 @@ impl Sightings {
             seen: HashMap::new(),
             #[cfg(test)]
             ignores_counters: false,
+            #[cfg(test)]
+            ignores_lengths: false,
         }
     }
 
@@ -142,9 +137,22 @@ impl Sightings {
     #[must_use]
     pub fn is_dead(&self, id: GatewayId, counter: u64, now: Duration) -> bool {
         self.seen.get(&id).is_some_and(|seen| {
-            let patience = seen.patience(self.lease);
+            let patience = self.patience(seen);
             self.is_as_seen(seen, counter) && now.saturating_sub(seen.since) > patience
         })
+    }
+
+    /// For how long a counter must stand still before its gateway is dead.
+    fn patience(&self, seen: &Seen) -> Duration {
+        let length = seen.lease.lease;
+        #[cfg(test)]
+        let length = if self.ignores_lengths {
+            self.lease
+        } else {
+            length
+        };
+        // Clocks run about equally fast.
+        length.saturating_add(length / 8)
     }
 
     fn is_as_seen(&self, seen: &Seen, counter: u64) -> bool {
@@ -178,10 +186,10 @@ impl Sightings {
     /// milliseconds it is ahead of ours.
     #[must_use]
     pub fn with_wrong_clocks(&self, own: GatewayId, now: Duration) -> Vec<(GatewayId, i64)> {
-        let living = self.seen.iter().filter(|(id, seen)| {
-            // One of an older release does not say what time it is.
-            seen.lease.now != Timestamp::EPOCH && !self.is_dead(**id, seen.lease.counter, now)
-        });
+        let living = self
+            .seen
+            .iter()
+            .filter(|(id, seen)| !self.is_dead(**id, seen.lease.counter, now));
         let mut times: Vec<(GatewayId, i64)> =
             living.map(|(id, seen)| (*id, seen.ahead_ms)).collect();
         times.push((own, 0));
@@ -205,9 +213,7 @@ impl Sightings {
 
     fn removable(&self, now: Duration) -> Vec<(GatewayId, u64)> {
         let old = self.seen.iter().filter(|(_, seen)| {
-            let long = seen
-                .patience(self.lease)
-                .saturating_mul(REMOVED_AFTER_LEASES);
+            let long = self.patience(seen).saturating_mul(REMOVED_AFTER_LEASES);
             now.saturating_sub(seen.since) > long
         });
         old.map(|(id, seen)| (*id, seen.lease.counter)).collect()

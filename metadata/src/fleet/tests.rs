@@ -155,11 +155,9 @@ impl World {
         let length = LEASE * u32::try_from(1 + self.below(2) * 3).unwrap();
         let mut seen = Sightings::new(length);
         seen.ignores_counters = self.left_out == LeftOut::Counter;
+        seen.ignores_lengths = self.left_out == LeftOut::Length;
         let lease = LeaseRecord {
-            lease: match self.left_out {
-                LeftOut::Length => Duration::ZERO,
-                _ => length,
-            },
+            lease: length,
             ..lease()
         };
         Gateway {

@@ -9,7 +9,7 @@ use super::{Reader, RecordError, Writer};
 
 const VERSION: u8 = 1;
 
-/// Of leases. Those of version 1 end before `lease`.
+/// Of leases.
 const LEASE_VERSION: u8 = 2;
 
 /// Longest address in a lease, in bytes.
@@ -43,8 +43,7 @@ pub struct LeaseRecord {
     pub sessions: u32,
     /// The release it runs.
     pub release: String,
-    /// How long the lease is: whoever waits for its end waits for so long. Zero in a lease of an older release,
-    /// which did not say.
+    /// How long the lease is: whoever waits for its end waits for so long.
     pub lease: Duration,
     /// The token of commands on its machine, which is not revoked while it runs.
     pub token: [u8; 8],
@@ -79,9 +78,7 @@ impl LeaseRecord {
     ///
     /// The bytes are damaged or of another release.
     pub fn decode(record: &[u8]) -> Result<Self, RecordError> {
-        let is_old = record.first() == Some(&VERSION);
-        let version = if is_old { VERSION } else { LEASE_VERSION };
-        let mut from = Reader::new(record, version)?;
+        let mut from = Reader::new(record, LEASE_VERSION)?;
         let counter = from.u64()?;
         let state = match from.u8()? {
             1 => GatewayState::Serving,
@@ -94,7 +91,7 @@ impl LeaseRecord {
             *text = short_text(from.bytes()?)?;
         }
         let [nfs, peers, api, release] = texts;
-        let mut record = Self {
+        let record = Self {
             counter,
             state,
             started,
@@ -103,15 +100,10 @@ impl LeaseRecord {
             api,
             sessions: from.u32()?,
             release,
-            lease: Duration::ZERO,
-            token: [0; 8],
-            now: Timestamp::EPOCH,
+            lease: Duration::from_millis(from.u32()?.into()),
+            token: from.array()?,
+            now: from.time()?,
         };
-        if !is_old {
-            record.lease = Duration::from_millis(from.u32()?.into());
-            record.token = from.array()?;
-            record.now = from.time()?;
-        }
         from.end()?;
         Ok(record)
     }
@@ -183,21 +175,10 @@ mod tests {
             bytes.extend([0, 0, 0, 1, text]);
         }
         bytes.extend([0, 0, 0, 4]);
-        let mut old = bytes.clone();
         bytes.extend([0, 0, 0, 5, 6, 6, 6, 6, 6, 6, 6, 6]);
         bytes.extend([0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 8]);
         assert_eq!(lease().encode(), bytes);
         assert_eq!(LeaseRecord::decode(&bytes), Ok(lease()));
-        // One of an older release, which may still be there after it has died.
-        old[0] = 1;
-        let without = LeaseRecord {
-            lease: Duration::ZERO,
-            token: [0; 8],
-            now: Timestamp::EPOCH,
-            ..lease()
-        };
-        assert_eq!(LeaseRecord::decode(&old), Ok(without));
-        assert!(LeaseRecord::decode(&[&old[..], &[0]].concat()).is_err());
         bytes[9] = 3;
         let error = RecordError::Field("gateway state");
         assert_eq!(LeaseRecord::decode(&bytes), Err(error));
@@ -219,9 +200,7 @@ mod tests {
     proptest! {
         #[test]
         fn decoding_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..120)) {
-            if let Ok(lease) = LeaseRecord::decode(&bytes)
-                && bytes[0] == LEASE_VERSION
-            {
+            if let Ok(lease) = LeaseRecord::decode(&bytes) {
                 prop_assert_eq!(lease.encode(), &bytes[..]);
             }
             if let Ok(notice) = NoticeRecord::decode(&bytes) {
@@ -231,9 +210,7 @@ mod tests {
             for (place, byte) in bytes.iter().take(lease.len()).enumerate() {
                 lease[place] ^= byte;
             }
-            if let Ok(read) = LeaseRecord::decode(&lease)
-                && lease[0] == LEASE_VERSION
-            {
+            if let Ok(read) = LeaseRecord::decode(&lease) {
                 prop_assert_eq!(read.encode(), &lease[..]);
             }
         }

@@ -15,7 +15,7 @@ const TICKET_VERSION: u8 = 2;
 
 /// Version of the stored data as a whole. A release opens data of its own version only. It is raised
 /// when any stored record, key or tree node changes.
-pub const DATA_VERSION: u32 = 4;
+pub const DATA_VERSION: u32 = 5;
 
 /// Most live handle keys.
 const HANDLE_KEYS_MAX: u32 = 2;
@@ -422,7 +422,7 @@ mod tests {
             installation: [7; 16],
             created: Timestamp::new(2, 3),
         };
-        let mut bytes = vec![1, 0, 0, 0, 4];
+        let mut bytes = vec![1, 0, 0, 0, 5];
         bytes.extend([7; 16]);
         bytes.extend([0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 3]);
         assert_eq!(format.encode(), bytes);
