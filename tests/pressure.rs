@@ -10,7 +10,7 @@ mod tests {
     use base::{Clock, Rng, SystemClock, Tasks, TenantId};
     use chunkstore::memory::MemoryStore;
     use metadata::kv::memory::MemoryKv;
-    use metadata::record::session::Identity;
+
     use metadata::store::{NewWorkspace, OpenSession, Store};
     use nfs_gateway::{Engines, Gateway, GatewayOptions, ServerLimits};
     use nfs3_client::Nfs3ConnectionBuilder;
@@ -46,16 +46,7 @@ mod tests {
         };
         let tenant = TenantId::DEFAULT;
         store.create_workspace(tenant, new).await.unwrap();
-        let open = OpenSession {
-            workspace: "w".into(),
-            read_only: false,
-            identity: Identity::Passthrough,
-            agent: String::new(),
-            run: String::new(),
-            ttl_seconds: None,
-            version: None,
-            branch: None,
-        };
+        let open = OpenSession::new("w");
         let opened = store.open_session(tenant, open).await.unwrap();
         let options = GatewayOptions {
             limits: ServerLimits {

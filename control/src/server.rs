@@ -13,7 +13,7 @@ use chunkstore::shared::objects::Objects;
 use metadata::kv::embedded::{EmbeddedOptions, OpenError};
 use metadata::kv::held::HeldKv;
 use metadata::kv::{Kv, KvError};
-use metadata::record::session::{Identity, SessionState};
+use metadata::record::session::SessionState;
 use metadata::store::{NewTicket, NewWorkspace, OpenSession, Store, StoreError, token_prefix};
 use nfs_gateway::{Engines, Gateway, GatewayOptions, ServerLimits};
 use serde::Serialize;
@@ -666,16 +666,7 @@ async fn open_session(store: &Store) -> Result<SessionFile, Failure> {
         Ok(_) | Err(StoreError::Exists { .. }) => {}
         Err(error) => return Err(of_store(error)),
     }
-    let open = OpenSession {
-        workspace: WORKSPACE.into(),
-        read_only: false,
-        identity: Identity::Passthrough,
-        agent: String::new(),
-        run: String::new(),
-        ttl_seconds: None,
-        version: None,
-        branch: None,
-    };
+    let open = OpenSession::new(WORKSPACE);
     let opened = store
         .open_session(TenantId::DEFAULT, open)
         .await

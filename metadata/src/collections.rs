@@ -14,7 +14,7 @@ use base::{Clock, GatewayId, Rng};
 
 use crate::keyspace::{self, Key};
 use crate::kv::held::Admission;
-use crate::kv::{AtomicOp, Isolation, KeyRange, Kv, KvError, RangeLimit, Transaction, pairs_of};
+use crate::kv::{AtomicOp, Isolation, Kv, KvError, RangeLimit, Transaction, pairs_of};
 use crate::places::{ChunkName, take_from_packs};
 use crate::record::RecordError;
 use crate::record::cycle::{CyclePhase, CycleRecord, SettledRecord, Turn};
@@ -300,19 +300,10 @@ impl Collections {
         after: Option<ChunkName>,
         count: usize,
     ) -> Result<Vec<(ChunkName, PlaceRecord)>, StoreError> {
-        let mut range = keyspace::places();
-        if let Some((domain, chunk)) = after {
-            range.start = KeyRange::key(&keyspace::place(domain, chunk)).end;
-        }
-        let range = &range;
-        let pairs = self.transactor.transact(Budget::default(), |txn, _| {
-            let limit = RangeLimit::pairs(count.max(1));
-            // What is taken is read again.
-            Box::pin(async move {
-                let pairs = pairs_of(&*txn, range.clone(), limit, Isolation::Snapshot).await?;
-                Ok::<_, StoreError>(pairs)
-            })
-        });
+        let after = after.map(|(domain, chunk)| keyspace::place(domain, chunk));
+        let pairs = self
+            .transactor
+            .pairs_after(keyspace::places(), after, count);
         let mut places = Vec::new();
         for (key, value) in pairs.await? {
             let Ok(Key::Place(domain, chunk)) = keyspace::decode(&key) else {

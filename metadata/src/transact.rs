@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use base::limits::FDB_TIMEOUT_MAX;
 use base::{Clock, Rng, Told};
+use bytes::Bytes;
 
-use crate::kv::{Committed, Kv, KvError, Transaction};
+use crate::kv::{Committed, Isolation, KeyRange, Kv, KvError, RangeLimit, Transaction, pairs_of};
 
 /// Attempts of a transaction unless the caller says otherwise: with the pauses between them far
 /// more than any conflict between a few writers needs.
@@ -131,6 +132,37 @@ impl Transactor {
     {
         let (value, _) = self.transact_at(budget, body).await?;
         Ok(value)
+    }
+
+    /// The first pairs of a range behind a key of it, `count` at most and at least one if there is one. For whoever goes
+    /// through a table and reads again what it acts on.
+    ///
+    /// # Errors
+    ///
+    /// The store fails.
+    ///
+    /// # Cancellation
+    ///
+    /// Safe to drop.
+    pub async fn pairs_after(
+        &self,
+        mut range: KeyRange,
+        after: Option<Vec<u8>>,
+        count: usize,
+    ) -> Result<Vec<(Bytes, Bytes)>, KvError> {
+        if let Some(after) = after {
+            range.start = KeyRange::key(&after).end;
+        }
+        let range = &range;
+        let pairs = self.transact(Budget::default(), |txn, _| {
+            let limit = RangeLimit::pairs(count.max(1));
+            // Writes nothing: nothing to conflict with.
+            Box::pin(async move {
+                let pairs = pairs_of(&*txn, range.clone(), limit, Isolation::Snapshot).await?;
+                Ok(pairs)
+            })
+        });
+        pairs.await
     }
 
     /// As [`Transactor::transact`], and tells the commit's version.

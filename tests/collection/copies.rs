@@ -18,7 +18,7 @@ mod tests {
     use metadata::kv::memory::MemoryKv;
     use metadata::merge::Policy;
     use metadata::record::reference::RefName;
-    use metadata::record::session::Identity;
+
     use metadata::references::References;
     use metadata::store::{ForkSession, NewWorkspace, OpenSession, Opened, Removal, Store};
     use nfs_gateway::{About, ChunkTrees, Engines, Gateway, GatewayOptions};
@@ -223,14 +223,9 @@ mod tests {
 
         async fn open(&self, version: Option<CommitId>, read_only: bool) -> Opened {
             let open = OpenSession {
-                workspace: format!("w{}", self.generation % 2),
                 read_only,
-                identity: Identity::Passthrough,
-                agent: String::new(),
-                run: String::new(),
-                ttl_seconds: None,
                 version: version.map(|version| version.to_string()),
-                branch: None,
+                ..OpenSession::new(format!("w{}", self.generation % 2))
             };
             self.store.open_session(TENANT, open).await.unwrap()
         }

@@ -38,7 +38,7 @@ mod tests {
     use metadata::kv::Kv;
     use metadata::kv::memory::MemoryKv;
     use metadata::record::commit::{Provenance, Statistics};
-    use metadata::record::session::Identity;
+
     use metadata::references::{ReferenceError, References};
     use metadata::store::{ForkSession, NewCommit, NewWorkspace, OpenSession, Store};
     use metadata::tree::{MemoryTrees, Root, TreeKeys, Trees};
@@ -189,16 +189,7 @@ mod tests {
                 .create_workspace(TenantId::DEFAULT, new)
                 .await
                 .unwrap();
-            let open = OpenSession {
-                workspace: "w".into(),
-                read_only: false,
-                identity: Identity::Passthrough,
-                agent: String::new(),
-                run: String::new(),
-                ttl_seconds: None,
-                version: None,
-                branch: None,
-            };
+            let open = OpenSession::new("w");
             let opened = store.open_session(TenantId::DEFAULT, open).await.unwrap();
             let local = open_local(dir);
             let inner: Arc<dyn ChunkStore> = Arc::new(local.clone());

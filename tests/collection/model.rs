@@ -28,7 +28,7 @@ use metadata::kv::{Isolation, Kv};
 use metadata::layers::{LayerId, Layers};
 use metadata::record::block;
 use metadata::record::commit::{Provenance, Statistics};
-use metadata::record::session::{Identity, SessionRecord};
+use metadata::record::session::SessionRecord;
 use metadata::record::workspace::{TenantRecord, WorkspaceRecord};
 use metadata::references::References;
 use metadata::session::{Taker, fold, session_layers, take_over, tree_of};
@@ -543,16 +543,7 @@ impl<'a> World<'a> {
     /// Opens a session whose base has several nodes.
     async fn open_session(&self) {
         let process = self.process();
-        let open = OpenSession {
-            version: None,
-            branch: None,
-            workspace: "w".into(),
-            read_only: false,
-            identity: Identity::Passthrough,
-            agent: String::new(),
-            run: String::new(),
-            ttl_seconds: None,
-        };
+        let open = OpenSession::new("w");
         let opened = process.store.open_session(TENANT, open).await.unwrap();
         let id = opened.session.id;
         let mut record = opened.session.record;

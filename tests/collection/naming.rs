@@ -15,7 +15,6 @@ use metadata::kv::memory::MemoryKv;
 use metadata::record::operation::{Action, Cause};
 use metadata::record::reference::{RefKind, RefName, RefState};
 use metadata::record::retention::Policy;
-use metadata::record::session::Identity;
 use metadata::store::{NewCommit, NewWorkspace, OpenSession, Store};
 use system_tests::hooked_kv::{HookedKv, Hooks};
 
@@ -150,14 +149,8 @@ async fn name(how: &str, world: Somebody, commit: CommitId) {
         }
         "session" => {
             let open = OpenSession {
-                workspace: "w".into(),
-                read_only: false,
-                identity: Identity::Passthrough,
-                agent: String::new(),
-                run: String::new(),
-                ttl_seconds: None,
                 version: Some(commit.to_string()),
-                branch: None,
+                ..OpenSession::new("w")
             };
             store.open_session(TENANT, open).await.map(drop).unwrap();
         }

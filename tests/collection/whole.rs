@@ -20,7 +20,6 @@ use metadata::kv::Kv;
 use metadata::kv::memory::MemoryKv;
 use metadata::merge::Policy;
 use metadata::record::reference::RefName;
-use metadata::record::session::Identity;
 use metadata::store::{ForkSession, NewWorkspace, OpenSession, Opened, Store, StoreError};
 use nfs_gateway::{About, Attempt, ChunkTrees, Gateway, HistoryError, ImportPlan};
 
@@ -358,14 +357,9 @@ impl<'a> World<'a> {
 /// Opens a session at a version, or the newest.
 async fn open(store: &Store, version: Option<CommitId>, read_only: bool) -> Result<Opened, String> {
     let open = OpenSession {
-        workspace: WORKSPACE.into(),
         read_only,
-        identity: Identity::Passthrough,
-        agent: String::new(),
-        run: String::new(),
-        ttl_seconds: None,
         version: version.map(|version| version.to_string()),
-        branch: None,
+        ..OpenSession::new(WORKSPACE)
     };
     store.open_session(TENANT, open).await.map_err(text)
 }

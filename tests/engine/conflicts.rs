@@ -11,7 +11,6 @@ use metadata::kv::faulty::{CrashPoint, FaultRates};
 use metadata::merge::{Policy, Side};
 use metadata::ops::Take;
 use metadata::record::changed::ChangedPaths;
-use metadata::record::session::Identity;
 use metadata::store::{NewTicket, OpenSession, Store};
 use nfs_gateway::{About, Gateway, ListedConflict, Outcome, ResolveError, Resolved, Which};
 use nfs3_types::nfs3::{nfsstat3, stable_how};
@@ -58,16 +57,7 @@ impl Rig {
             self.server.clock.clone(),
             Arc::new(Rng::seeded(1)),
         ));
-        let open = OpenSession {
-            workspace: "w".to_owned(),
-            read_only: false,
-            identity: Identity::Passthrough,
-            agent: String::new(),
-            run: String::new(),
-            ttl_seconds: None,
-            version: None,
-            branch: None,
-        };
+        let open = OpenSession::new("w");
         let opened = self.server.run(store.unwrap().open_session(TENANT, open));
         let opened = opened.unwrap();
         self.go_to(opened.session.id, opened.ticket);

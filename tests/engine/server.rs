@@ -10,7 +10,7 @@ use metadata::keyspace;
 use metadata::kv::faulty::{FaultRates, FaultyKv};
 use metadata::kv::memory::MemoryKv;
 use metadata::kv::{Isolation, Kv};
-use metadata::record::session::{Identity, SessionRecord};
+use metadata::record::session::SessionRecord;
 use metadata::record::workspace::{TenantRecord, WorkspaceRecord};
 use metadata::store::{ForkSession, NewTicket, NewWorkspace, OpenSession, Store};
 use nfs_gateway::{Engines, Gateway, GatewayOptions, HandleKey, HandleKeys};
@@ -145,16 +145,7 @@ impl Server {
             };
             let tenant = TenantId::DEFAULT;
             store.create_workspace(tenant, workspace).await.unwrap();
-            let open = OpenSession {
-                workspace: "w".to_owned(),
-                read_only: false,
-                identity: Identity::Passthrough,
-                agent: String::new(),
-                run: String::new(),
-                ttl_seconds: None,
-                version: None,
-                branch: None,
-            };
+            let open = OpenSession::new("w");
             store.open_session(tenant, open).await.unwrap()
         });
         self.session = opened.session.id;
@@ -178,16 +169,7 @@ impl Server {
     pub(crate) fn open_another(&self) -> String {
         let store = self.store();
         let opened = self.run(async {
-            let open = OpenSession {
-                workspace: "w".to_owned(),
-                read_only: false,
-                identity: Identity::Passthrough,
-                agent: String::new(),
-                run: String::new(),
-                ttl_seconds: None,
-                version: None,
-                branch: None,
-            };
+            let open = OpenSession::new("w");
             store.open_session(TenantId::DEFAULT, open).await.unwrap()
         });
         opened.ticket

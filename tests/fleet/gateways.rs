@@ -14,7 +14,6 @@ use metadata::keyspace;
 use metadata::kv::faulty::{FaultRates, FaultyKv};
 use metadata::kv::memory::MemoryKv;
 use metadata::kv::{Isolation, Kv};
-use metadata::record::session::Identity;
 use metadata::record::workspace::{TenantRecord, WorkspaceRecord};
 use metadata::store::{NewWorkspace, OpenSession, Store};
 use nfs_gateway::{Engines, FleetOptions, Gateway, GatewayOptions};
@@ -194,16 +193,7 @@ impl Gateways {
             store.create_workspace(tenant, workspace).await.unwrap();
             let mut sessions = Vec::new();
             for _ in 0..setting.sessions {
-                let open = OpenSession {
-                    workspace: "w".to_owned(),
-                    read_only: false,
-                    identity: Identity::Passthrough,
-                    agent: String::new(),
-                    run: String::new(),
-                    ttl_seconds: None,
-                    version: None,
-                    branch: None,
-                };
+                let open = OpenSession::new("w");
                 let opened = store.open_session(tenant, open).await.unwrap();
                 self.change(keyspace::workspace(opened.session.record.workspace), |it| {
                     let mut record = WorkspaceRecord::decode(it).unwrap();

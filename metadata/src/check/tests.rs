@@ -19,7 +19,6 @@ use crate::record::entry::Entry;
 use crate::record::inode::InodeRecord;
 use crate::record::operation::{Action, Cause};
 use crate::record::reference::{RefChange, RefKind, RefLogRecord, RefName, RefState};
-use crate::record::session::Identity;
 use crate::session::{
     Fence, FlushBatch, FlushError, OwnError, StoredReply, Taker, fold, frozen, load, take_over,
 };
@@ -62,16 +61,7 @@ impl World {
             .create_workspace(TenantId::DEFAULT, new)
             .await
             .unwrap();
-        let open = OpenSession {
-            workspace: "w".into(),
-            read_only: false,
-            identity: Identity::Passthrough,
-            agent: String::new(),
-            run: String::new(),
-            ttl_seconds: None,
-            version: None,
-            branch: None,
-        };
+        let open = OpenSession::new("w");
         let opened = store.open_session(TenantId::DEFAULT, open).await.unwrap();
         let session = opened.session.id;
         let nodes = Arc::new(MemoryNodes::new());

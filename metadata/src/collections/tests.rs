@@ -9,7 +9,6 @@ use crate::kv::faulty::{FaultRates, FaultyKv};
 use crate::kv::held::HeldKv;
 use crate::kv::memory::MemoryKv;
 use crate::places::{Keep, Kept, Moved, PIECE_BYTES_MAX, Places};
-use crate::record::session::Identity;
 use crate::session::{FlushBatch, FlushError, Taker, take_over};
 use crate::store::{NewWorkspace, OpenSession, Store};
 use crate::tree::{MemoryNodes, MemoryTrees, Root};
@@ -403,16 +402,7 @@ async fn a_session_whose_holds_a_collection_has_not_waited_for_is_lost() {
     };
     let tenant = TenantId::DEFAULT;
     world.store.create_workspace(tenant, new).await.unwrap();
-    let open = OpenSession {
-        workspace: "w".into(),
-        read_only: false,
-        identity: Identity::Passthrough,
-        agent: String::new(),
-        run: String::new(),
-        ttl_seconds: None,
-        version: None,
-        branch: None,
-    };
+    let open = OpenSession::new("w");
     let opened = world.store.open_session(tenant, open).await.unwrap();
     let session = opened.session.id;
     let oldest = Arc::new(Oldest::default());

@@ -8,7 +8,6 @@ use super::*;
 use crate::kv::faulty::{FaultRates, FaultyKv};
 use crate::kv::memory::MemoryKv;
 use crate::layers::Layers;
-use crate::record::session::Identity;
 use crate::session::{
     Fence, FlushBatch, FlushError, Notice, OwnError, Owned, Taker, let_go, take_over,
 };
@@ -118,16 +117,7 @@ impl World {
             .create_workspace(TenantId::DEFAULT, new)
             .await
             .unwrap();
-        let open = OpenSession {
-            workspace: "w".into(),
-            read_only: false,
-            identity: Identity::Passthrough,
-            agent: String::new(),
-            run: String::new(),
-            ttl_seconds: None,
-            version: None,
-            branch: None,
-        };
+        let open = OpenSession::new("w");
         let opened = store.open_session(TenantId::DEFAULT, open).await.unwrap();
         let mut world = Self {
             clock,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{ChunkName, Found, Places, cycle, damaged, look};
 use crate::keyspace;
-use crate::kv::{AtomicOp, Isolation, KeyRange, RangeLimit, Transaction, pairs_of};
+use crate::kv::{AtomicOp, Isolation, Transaction};
 use crate::record::place::{PackId, PackRecord, Place, PlaceRecord};
 use crate::store::StoreError;
 use crate::transact::{Budget, Earlier};
@@ -173,19 +173,8 @@ impl Places {
         after: Option<PackId>,
         count: usize,
     ) -> Result<Vec<(PackId, PackRecord)>, StoreError> {
-        let mut range = keyspace::packs();
-        if let Some(after) = after {
-            range.start = KeyRange::key(&keyspace::pack(after)).end;
-        }
-        let range = &range;
-        let pairs = self.transactor.transact(Budget::default(), |txn, _| {
-            let limit = RangeLimit::pairs(count.max(1));
-            // Writes nothing: nothing to conflict with.
-            Box::pin(async move {
-                let pairs = pairs_of(&*txn, range.clone(), limit, Isolation::Snapshot).await?;
-                Ok::<_, StoreError>(pairs)
-            })
-        });
+        let after = after.map(keyspace::pack);
+        let pairs = self.transactor.pairs_after(keyspace::packs(), after, count);
         let mut packs = Vec::new();
         for (key, value) in pairs.await? {
             let Ok(keyspace::Key::Pack(pack)) = keyspace::decode(&key) else {

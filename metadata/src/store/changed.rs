@@ -168,7 +168,7 @@ mod tests {
     use super::*;
     use crate::kv::Kv;
     use crate::kv::memory::MemoryKv;
-    use crate::record::session::Identity;
+
     use crate::store::{NewWorkspace, OpenSession};
 
     async fn opened() -> (Store, Arc<MemoryKv>, SessionId) {
@@ -181,16 +181,7 @@ mod tests {
             root: (0o777, 0, 0),
         };
         store.create_workspace(tenant, workspace).await.unwrap();
-        let open = OpenSession {
-            workspace: "w".into(),
-            read_only: false,
-            identity: Identity::Passthrough,
-            agent: String::new(),
-            run: String::new(),
-            ttl_seconds: None,
-            version: None,
-            branch: None,
-        };
+        let open = OpenSession::new("w");
         let id = store.open_session(tenant, open).await.unwrap().session.id;
         (store, kv, id)
     }

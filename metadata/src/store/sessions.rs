@@ -46,6 +46,24 @@ pub struct OpenSession {
     pub branch: Option<String>,
 }
 
+impl OpenSession {
+    /// A session of a workspace for a client that asks for nothing else: it may write, as whoever its calls say they are,
+    /// stays until it is closed, and has what `main` has.
+    #[must_use]
+    pub fn new(workspace: impl Into<String>) -> Self {
+        Self {
+            workspace: workspace.into(),
+            read_only: false,
+            identity: Identity::Passthrough,
+            agent: String::new(),
+            run: String::new(),
+            ttl_seconds: None,
+            version: None,
+            branch: None,
+        }
+    }
+}
+
 /// A session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionInfo {

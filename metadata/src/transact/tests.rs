@@ -4,7 +4,6 @@ use base::{ManualClock, SystemClock, Tasks, Timestamp};
 use parking_lot::Mutex;
 
 use super::*;
-use crate::kv::Isolation;
 use crate::kv::faulty::{FaultRates, FaultyKv};
 use crate::kv::memory::MemoryKv;
 

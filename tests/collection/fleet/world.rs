@@ -12,7 +12,6 @@ use metadata::keyspace::image as keys;
 use metadata::kv::Kv;
 use metadata::kv::memory::MemoryKv;
 use metadata::record::block;
-use metadata::record::session::Identity;
 use metadata::references::References;
 use metadata::session::tree_of;
 use metadata::store::{NewWorkspace, OpenSession, Store};
@@ -89,16 +88,7 @@ impl World {
             clock(),
             Arc::clone(&process.rng),
         );
-        let open = OpenSession {
-            version: None,
-            branch: None,
-            workspace: "w".into(),
-            read_only: false,
-            identity: Identity::Passthrough,
-            agent: String::new(),
-            run: String::new(),
-            ttl_seconds: None,
-        };
+        let open = OpenSession::new("w");
         let opened = store.await.unwrap().open_session(TENANT, open).await;
         let opened = opened.unwrap();
         let id = opened.session.id;

@@ -12,7 +12,6 @@ use base::{ChunkId, Clock, CommitId, DomainId, SystemClock, Timestamp, Workspace
 use metadata::keyspace::{self, Key};
 use metadata::kv::{Isolation, Kv, RangeLimit};
 use metadata::record::retention::{KEEP_SECONDS_MIN, Policy};
-use metadata::record::session::Identity;
 use metadata::references::References;
 use metadata::store::{OpenSession, Removal, Store, StoreError};
 use nfs_gateway::ChunkTrees;
@@ -89,14 +88,8 @@ impl Process {
         let count = u64::try_from(commits.len()).unwrap();
         let at = usize::try_from(random.checked_rem(count)?).unwrap();
         let open = OpenSession {
-            workspace: "w".into(),
-            read_only: false,
-            identity: Identity::Passthrough,
-            agent: String::new(),
-            run: String::new(),
-            ttl_seconds: None,
             version: Some(commits[at].to_string()),
-            branch: None,
+            ..OpenSession::new("w")
         };
         let opened = self.store.open_session(TENANT, open).await.ok()?;
         add(&self.tally.opened);

@@ -22,7 +22,7 @@ use crate::merge::{
 };
 use crate::record::conflict::{Conflict, Sources};
 use crate::record::inode::InodeRecord;
-use crate::record::session::{FlushRecord, Identity};
+use crate::record::session::FlushRecord;
 use crate::record::workspace::WorkspaceRecord;
 use crate::store::{NewWorkspace, OpenSession, Store};
 
@@ -321,16 +321,7 @@ async fn problems(fs: &Fs) -> String {
         .create_workspace(TenantId::DEFAULT, new)
         .await
         .unwrap();
-    let open = OpenSession {
-        version: None,
-        branch: None,
-        workspace: "w".into(),
-        read_only: false,
-        identity: Identity::Passthrough,
-        agent: String::new(),
-        run: String::new(),
-        ttl_seconds: None,
-    };
+    let open = OpenSession::new("w");
     let opened = store.open_session(TenantId::DEFAULT, open).await.unwrap();
     let session: SessionId = opened.session.id;
     let mut txn = kv.begin();

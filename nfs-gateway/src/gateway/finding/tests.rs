@@ -5,7 +5,6 @@ use std::task::Poll;
 use base::{Clock, Rng, SystemClock, TenantId};
 use chunkstore::memory::MemoryStore;
 use metadata::kv::memory::MemoryKv;
-use metadata::record::session::Identity;
 use metadata::store::{NewWorkspace, OpenSession, Store};
 
 use super::super::{Engines, GatewayOptions};
@@ -25,16 +24,7 @@ async fn gateway() -> (Arc<Gateway>, SessionId) {
     };
     let tenant = TenantId::DEFAULT;
     store.create_workspace(tenant, new).await.unwrap();
-    let open = OpenSession {
-        workspace: "w".into(),
-        read_only: false,
-        identity: Identity::Passthrough,
-        agent: String::new(),
-        run: String::new(),
-        ttl_seconds: None,
-        version: None,
-        branch: None,
-    };
+    let open = OpenSession::new("w");
     let opened = store.open_session(tenant, open).await.unwrap();
     let options = GatewayOptions {
         fleet: Some(FleetOptions {

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use metadata::kv::memory::MemoryKv;
 use metadata::kv::{AtomicOp, Committed, Isolation, KeyRange, Kv, KvError, Transaction, Version};
 
+use super::asked::Asked;
 use super::faults::{Fault, Faults};
 use super::metadata_version::{self, MetadataVersions};
 use super::reads::{self, isolation, now};
@@ -40,17 +41,6 @@ const NOWHERE: [u8; 64] = [0xfe; 64];
 
 /// What a commit without writes has for a stamp.
 const NO_STAMP: [u8; 10] = [0; 10];
-
-/// What was asked of the cluster, whatever became of it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
-    /// Keys and ranges to read, and watches.
-    pub reads: u64,
-    /// Read versions.
-    pub versions: u64,
-    /// Commits of transactions that write.
-    pub commits: u64,
-}
 
 /// What is to be done outside.
 #[derive(Debug, PartialEq, Eq)]
@@ -588,20 +578,6 @@ impl Cluster {
             answer: Answer { id, outcome },
             delay: Duration::from_millis(ms),
         });
-    }
-}
-
-impl Asked {
-    fn count(&mut self, request: &Request, wrote: bool) {
-        match request {
-            Request::Get { .. }
-            | Request::GetKey { .. }
-            | Request::GetRange(_)
-            | Request::Watch(_) => self.reads += 1,
-            Request::ReadVersion => self.versions += 1,
-            Request::Commit if wrote => self.commits += 1,
-            _ => {}
-        }
     }
 }
 

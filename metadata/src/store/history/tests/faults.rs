@@ -5,7 +5,6 @@ use base::{SystemClock, Tasks};
 use super::*;
 use crate::kv::KvError;
 use crate::kv::faulty::{FaultRates, FaultyKv};
-use crate::record::session::Identity;
 use crate::store::OpenSession;
 
 struct Faulty {
@@ -211,16 +210,7 @@ async fn each_change_knows_its_own_attempt() {
     assert_eq!(log.len(), 8);
     assert_eq!(log[6].operation, moved);
 
-    let open = OpenSession {
-        workspace: "w".into(),
-        read_only: false,
-        identity: Identity::Passthrough,
-        agent: String::new(),
-        run: String::new(),
-        ttl_seconds: None,
-        version: None,
-        branch: None,
-    };
+    let open = OpenSession::new("w");
     let opened = settled(&world, store.open_session(TenantId::DEFAULT, open))
         .await
         .unwrap();

@@ -10,7 +10,6 @@ use crate::image::Totals;
 use crate::kv::{Isolation, KeyRange, RangeLimit};
 use crate::record::call::Holder;
 use crate::record::retention::Policy;
-use crate::record::session::Identity;
 use crate::session::{Exchange, FlushBatch, FlushError, Taker, take_over};
 use crate::store::{BegunCall, CallId, CallLimits, KeyedCall, OpenSession};
 use crate::tree::{MemoryTrees, Root};
@@ -73,14 +72,8 @@ impl World {
 
     async fn open_at(&self, commit: Option<CommitId>) -> Result<SessionId, StoreError> {
         let open = OpenSession {
-            workspace: "w".into(),
-            read_only: false,
-            identity: Identity::Passthrough,
-            agent: String::new(),
-            run: String::new(),
-            ttl_seconds: None,
             version: commit.map(|commit| commit.to_string()),
-            branch: None,
+            ..OpenSession::new("w")
         };
         let opened = self.store.open_session(TenantId::DEFAULT, open).await?;
         Ok(opened.session.id)
