@@ -7,7 +7,7 @@
 mod world;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use metadata::keyspace;
 use metadata::kv::held::{Admission, HeldKv};
 use metadata::kv::memory::MemoryKv;
 use metadata::kv::{Isolation, KeyRange, Kv, KvError, Version};
-use metadata::layers::{LayerId, Layers};
+use metadata::layers::Layers;
 use metadata::places::Places;
 use metadata::record::block;
 use metadata::record::commit::{Provenance, Statistics};
@@ -29,12 +29,13 @@ use metadata::record::cycle::{CycleRecord, Turn};
 use metadata::record::session::{OwnerRecord, SessionRecord};
 use metadata::record::workspace::{TenantRecord, WorkspaceRecord};
 use metadata::references::References;
-use metadata::session::{Taker, fold, session_layers, take_over, tree_of};
+use metadata::session::{Taker, fold, take_over};
 use metadata::store::{ForkSession, NewCommit, Store, WorkspaceInfo};
 use nfs_gateway::{ChunkTrees, KvLedger};
 
 use crate::gates::{Gate, GatedChunks, GatedKv, Gates};
 use crate::model::{DOMAIN, TENANT, add, content, slot_key};
+use crate::owned::{Sessions, freeze_layer, layers_of};
 
 const PROCESSES: u64 = 3;
 const SESSIONS_MAX: usize = 8;
@@ -64,17 +65,6 @@ struct Tally {
     lost_turns: Cell<u64>,
     stalls: Cell<u64>,
     crashes: Cell<u64>,
-}
-
-/// What a process has in memory of a session.
-#[derive(Debug)]
-struct Owned {
-    epoch: Epoch,
-    generation: u32,
-    /// Of the last commit of a flush. `None` if the owner record has to be read.
-    version: Option<Version>,
-    is_flushing: bool,
-    is_folding: bool,
 }
 
 /// The holds of a process.
@@ -110,7 +100,7 @@ struct Process {
     collections: Collections,
     places: Places,
     rng: Arc<Rng>,
-    sessions: RefCell<BTreeMap<SessionId, Owned>>,
+    sessions: Sessions,
     workspace: WorkspaceInfo,
     tenant: TenantRecord,
     living: Living,
@@ -184,7 +174,7 @@ impl Process {
             places: Places::new(Arc::<MemoryKv>::clone(inner), clock(), Arc::clone(&rng)),
             gated,
             rng,
-            sessions: RefCell::default(),
+            sessions: Sessions::default(),
             workspace,
             tenant,
             living: Rc::clone(living),
@@ -211,8 +201,7 @@ impl Process {
 
     fn layers(&self, id: SessionId, record: &SessionRecord) -> Layers {
         let workspace: &WorkspaceRecord = &self.workspace.record;
-        let tree = tree_of(&self.trees, record.tenant, &self.tenant, workspace);
-        session_layers(id, record, workspace, tree)
+        layers_of(&self.trees, (&self.tenant, workspace), id, record)
     }
 
     /// Takes a session, from whomever.
@@ -220,15 +209,7 @@ impl Process {
         // One call as far as this is about.
         let kv = self.inner.as_ref();
         let owned = take_over(kv, &self.trees, id, Taker::alone(self.id, self.rng.u64())).await;
-        let owned = owned.ok()?;
-        let owned = Owned {
-            epoch: owned.fence.epoch(),
-            generation: owned.session.generation,
-            version: None,
-            is_flushing: false,
-            is_folding: false,
-        };
-        self.sessions.borrow_mut().insert(id, owned);
+        self.sessions.own(&owned.ok()?);
         Some(())
     }
 
@@ -245,41 +226,12 @@ impl Process {
         told.settle(self.id, self.shared().settled()).await.unwrap();
     }
 
-    fn begin_flush(&self, id: SessionId) -> Option<u32> {
-        let mut sessions = self.sessions.borrow_mut();
-        let owned = sessions.get_mut(&id).filter(|owned| !owned.is_flushing)?;
-        owned.is_flushing = true;
-        Some(owned.generation)
-    }
-
-    fn flushed(&self, id: SessionId, generation: u32) {
-        if let Some(owned) = self.sessions.borrow_mut().get_mut(&id) {
-            owned.is_flushing = false;
-            owned.generation = generation;
-        }
-    }
-
-    fn lose(&self, id: SessionId) {
-        self.sessions.borrow_mut().remove(&id);
-    }
-
-    fn version(&self, id: SessionId) -> Option<(Epoch, Option<Version>)> {
-        let sessions = self.sessions.borrow();
-        sessions.get(&id).map(|owned| (owned.epoch, owned.version))
-    }
-
-    fn note(&self, id: SessionId, version: Option<Version>) {
-        if let Some(owned) = self.sessions.borrow_mut().get_mut(&id) {
-            owned.version = version;
-        }
-    }
-
     /// As `Fence::flush`.
     async fn flush(&self, id: SessionId, generation: u32, key: &[u8], value: Option<&Block>) {
         let owner = keyspace::session_owner(id);
         let key = [&keyspace::delta(id, generation), key].concat();
         for _ in 0..20 {
-            let Some((epoch, version)) = self.version(id) else {
+            let Some((epoch, version)) = self.sessions.version(id) else {
                 return;
             };
             let mut txn = self.kv.begin();
@@ -291,7 +243,10 @@ impl Process {
                 let found = txn.get(&owner, Isolation::Serializable).await.unwrap();
                 let found = found.map(|found| OwnerRecord::decode(&found).unwrap());
                 if found.is_none_or(|it| (it.gateway, it.epoch) != (self.id, epoch)) {
-                    return self.lose(id);
+                    {
+                        self.sessions.lose(id);
+                        return;
+                    }
                 }
             }
             match value {
@@ -300,24 +255,27 @@ impl Process {
             }
             match txn.commit().await {
                 Ok(committed) => {
-                    self.note(id, Some(committed.version));
+                    self.sessions.note(id, Some(committed.version));
                     break;
                 }
                 Err(KvError::Outlived) => {
                     add(&self.tally.outlived);
-                    return self.lose(id);
+                    {
+                        self.sessions.lose(id);
+                        return;
+                    }
                 }
-                Err(_) => self.note(id, None),
+                Err(_) => self.sessions.note(id, None),
             }
         }
-        self.flushed(id, generation);
+        self.sessions.flushed(id, generation);
     }
 
     async fn write(self: Rc<Self>, id: SessionId, slot: u32, number: u64) -> Option<()> {
         let hold = self.chunks.hold();
         let chunk = self.chunks.put(self.domain(), content(number)).await;
         self.chunks.sync().await.unwrap();
-        let generation = self.begin_flush(id)?;
+        let generation = self.sessions.begin_flush(id)?;
         let block = Block::chunk(chunk.unwrap(), 320);
         self.flush(id, generation, &slot_key(slot), Some(&block))
             .await;
@@ -327,15 +285,16 @@ impl Process {
     }
 
     async fn remove(self: Rc<Self>, id: SessionId, slot: u32) -> Option<()> {
-        let generation = self.begin_flush(id)?;
+        let generation = self.sessions.begin_flush(id)?;
         self.flush(id, generation, &slot_key(slot), None).await;
         Some(())
     }
 
     async fn freeze(self: Rc<Self>, id: SessionId) -> Option<()> {
-        let generation = self.begin_flush(id)?;
+        let generation = self.sessions.begin_flush(id)?;
         let frozen = self.try_freeze(id, generation).await;
-        self.flushed(id, generation + u32::from(frozen == Some(true)));
+        self.sessions
+            .flushed(id, generation + u32::from(frozen == Some(true)));
         frozen.map(|_| ())
     }
 
@@ -344,8 +303,8 @@ impl Process {
         let owner = keyspace::session_owner(id);
         let found = txn.get(&owner, Isolation::Serializable).await.unwrap()?;
         let owner = OwnerRecord::decode(&found).unwrap();
-        if self.version(id)?.0 != owner.epoch {
-            self.lose(id);
+        if self.sessions.version(id)?.0 != owner.epoch {
+            self.sessions.lose(id);
             return None;
         }
         let key = keyspace::session_meta(id);
@@ -354,35 +313,17 @@ impl Process {
         if record.frozen.len() >= FROZEN_MAX || record.generation != generation {
             return Some(false);
         }
-        let layer = LayerId {
-            session: id,
-            generation,
-        };
-        record.frozen.insert(0, layer);
-        record.generation = generation + 1;
+        freeze_layer(&mut record, id, generation);
         txn.set(&key, &record.encode());
         txn.set(&keyspace::layer_user(id, generation, id), &[]);
         Some(txn.commit().await.is_ok())
     }
 
-    fn begin_fold(&self, id: SessionId) -> Option<Epoch> {
-        let mut sessions = self.sessions.borrow_mut();
-        let owned = sessions.get_mut(&id).filter(|owned| !owned.is_folding)?;
-        owned.is_folding = true;
-        Some(owned.epoch)
-    }
-
-    fn folded(&self, id: SessionId) {
-        if let Some(owned) = self.sessions.borrow_mut().get_mut(&id) {
-            owned.is_folding = false;
-        }
-    }
-
     /// As `nfs_gateway`'s fold.
     async fn fold(self: Rc<Self>, id: SessionId) -> Option<()> {
-        let epoch = self.begin_fold(id)?;
+        let epoch = self.sessions.begin_fold(id)?;
         let folded = self.fold_now(id, epoch).await;
-        self.folded(id);
+        self.sessions.folded(id);
         folded
     }
 
@@ -429,14 +370,14 @@ impl Process {
     /// A commit of what `Gateway::snapshot` gives.
     async fn commit(self: Rc<Self>, id: SessionId) -> Option<()> {
         let hold = self.chunks.hold();
-        self.begin_fold(id)?;
+        self.sessions.begin_fold(id)?;
         let record = self.record(id).await;
         let root = record.and_then(|record| record.base);
         let told = match root {
             Some(root) => self.store.tell_base(self.workspace.id, id, root).await,
             None => Ok(false),
         };
-        self.folded(id);
+        self.sessions.folded(id);
         if !told.ok()? {
             return None;
         }
@@ -457,7 +398,7 @@ impl Process {
     }
 
     async fn close(self: Rc<Self>, id: SessionId) -> Option<()> {
-        self.sessions.borrow_mut().remove(&id)?;
+        self.sessions.lose(id)?;
         let closed = self.store.close_session(TENANT, id).await;
         closed.ok()
     }

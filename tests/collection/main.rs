@@ -15,6 +15,8 @@ mod model;
 #[cfg(test)]
 mod naming;
 #[cfg(test)]
+mod owned;
+#[cfg(test)]
 mod whole;
 
 #[cfg(test)]

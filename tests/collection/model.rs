@@ -6,8 +6,7 @@
 //! stands for what the gateway does around them; each rule of `docs/design/0002-collection.md` can
 //! be left out, and then something is lost.
 
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::cell::Cell;
 use std::path::Path;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -25,17 +24,18 @@ use metadata::image::{Block, Body, Usage};
 use metadata::keyspace::{self, image as keys};
 use metadata::kv::memory::MemoryKv;
 use metadata::kv::{Isolation, Kv};
-use metadata::layers::{LayerId, Layers};
+use metadata::layers::Layers;
 use metadata::record::block;
 use metadata::record::commit::{Provenance, Statistics};
 use metadata::record::session::SessionRecord;
 use metadata::record::workspace::{TenantRecord, WorkspaceRecord};
 use metadata::references::References;
-use metadata::session::{Taker, fold, session_layers, take_over, tree_of};
+use metadata::session::{Taker, fold, take_over};
 use metadata::store::{ForkSession, NewCommit, NewWorkspace, OpenSession, Store};
 use nfs_gateway::ChunkTrees;
 
 use crate::gates::{Gate, GatedChunks, GatedKv, Gates};
+use crate::owned::{Sessions, freeze_layer, index, layers_of, pick};
 
 pub(crate) mod keeping;
 
@@ -73,17 +73,6 @@ pub(crate) enum Mutation {
     TreesNotWalked,
 }
 
-/// What a gateway has in memory of a session.
-#[derive(Debug)]
-struct Owned {
-    epoch: Epoch,
-    generation: u32,
-    /// A flush is in flight.
-    is_flushing: bool,
-    /// Layers are folded.
-    is_folding: bool,
-}
-
 /// A process: all that a crash ends.
 struct Process {
     kv: Arc<GatedKv>,
@@ -92,7 +81,7 @@ struct Process {
     chunks: Arc<GatedChunks>,
     trees: ChunkTrees,
     store: Store,
-    sessions: RefCell<BTreeMap<SessionId, Owned>>,
+    sessions: Sessions,
     workspace: (WorkspaceId, WorkspaceRecord),
     tenant: TenantRecord,
     mutation: Option<Mutation>,
@@ -167,38 +156,15 @@ impl Process {
 
     fn layers(&self, id: SessionId, record: &SessionRecord) -> Layers {
         let workspace = &self.workspace.1;
-        let tree = tree_of(&self.trees, record.tenant, &self.tenant, workspace);
-        session_layers(id, record, workspace, tree)
+        layers_of(&self.trees, (&self.tenant, workspace), id, record)
     }
 
     async fn own(&self, id: SessionId) -> Option<()> {
         // One call as far as this is about.
         let kv = self.kv.inner();
         let owned = take_over(kv, &self.trees, id, Taker::alone(GATEWAY, 1)).await;
-        let owned = owned.ok()?;
-        let owned = Owned {
-            epoch: owned.fence.epoch(),
-            generation: owned.session.generation,
-            is_flushing: false,
-            is_folding: false,
-        };
-        self.sessions.borrow_mut().insert(id, owned);
+        self.sessions.own(&owned.ok()?);
         Some(())
-    }
-
-    /// The open layer, if no other flush is in flight. [`Process::flushed`] ends it.
-    fn begin_flush(&self, id: SessionId) -> Option<u32> {
-        let mut sessions = self.sessions.borrow_mut();
-        let owned = sessions.get_mut(&id).filter(|owned| !owned.is_flushing)?;
-        owned.is_flushing = true;
-        Some(owned.generation)
-    }
-
-    fn flushed(&self, id: SessionId, generation: u32) {
-        if let Some(owned) = self.sessions.borrow_mut().get_mut(&id) {
-            owned.is_flushing = false;
-            owned.generation = generation;
-        }
     }
 
     /// Writes to the open layer, unless the session has been closed.
@@ -215,14 +181,14 @@ impl Process {
             // A conflict is the end of the session.
             drop(txn.commit().await);
         }
-        self.flushed(id, generation);
+        self.sessions.flushed(id, generation);
     }
 
     async fn write(self: Rc<Self>, id: SessionId, slot: u32, number: u64) -> Option<()> {
         let hold = self.chunks.hold();
         let chunk = self.chunks.put(self.domain(), content(number)).await;
         self.chunks.sync().await.unwrap();
-        let generation = self.begin_flush(id)?;
+        let generation = self.sessions.begin_flush(id)?;
         let block = Block::chunk(chunk.unwrap(), 320);
         let key = slot_key(slot);
         self.flush(id, generation, &key, Some(&block)).await;
@@ -233,7 +199,7 @@ impl Process {
 
     /// Makes a block shorter: copies its reference into the open layer, without touching it.
     async fn cut(self: Rc<Self>, id: SessionId, slot: u32) -> Option<()> {
-        let generation = self.begin_flush(id)?;
+        let generation = self.sessions.begin_flush(id)?;
         let shown = self.shown(id, &slot_key(slot)).await;
         if let Some(mut block) = shown
             && let Body::Chunk { bytes, .. } = block.body
@@ -244,7 +210,7 @@ impl Process {
             self.flush(id, generation, &key, Some(&block)).await;
             add(&self.tally.cuts);
         }
-        self.flushed(id, generation);
+        self.sessions.flushed(id, generation);
         Some(())
     }
 
@@ -262,15 +228,16 @@ impl Process {
     }
 
     async fn remove(self: Rc<Self>, id: SessionId, slot: u32) -> Option<()> {
-        let generation = self.begin_flush(id)?;
+        let generation = self.sessions.begin_flush(id)?;
         self.flush(id, generation, &slot_key(slot), None).await;
         Some(())
     }
 
     async fn freeze(self: Rc<Self>, id: SessionId) -> Option<()> {
-        let generation = self.begin_flush(id)?;
+        let generation = self.sessions.begin_flush(id)?;
         let frozen = self.try_freeze(id, generation).await;
-        self.flushed(id, generation + u32::from(frozen == Some(true)));
+        self.sessions
+            .flushed(id, generation + u32::from(frozen == Some(true)));
         frozen.map(|_| ())
     }
 
@@ -282,12 +249,7 @@ impl Process {
         if record.frozen.len() >= FROZEN_MAX {
             return Some(false);
         }
-        let layer = LayerId {
-            session: id,
-            generation,
-        };
-        record.frozen.insert(0, layer);
-        record.generation = generation + 1;
+        freeze_layer(&mut record, id, generation);
         txn.set(&key, &record.encode());
         txn.set(&keyspace::layer_user(id, generation, id), &[]);
         Some(txn.commit().await.is_ok())
@@ -295,23 +257,10 @@ impl Process {
 
     /// As `nfs_gateway`'s fold.
     async fn fold(self: Rc<Self>, id: SessionId) -> Option<()> {
-        let epoch = self.begin_fold(id)?;
+        let epoch = self.sessions.begin_fold(id)?;
         let folded = self.fold_now(id, epoch).await;
-        self.folded(id);
+        self.sessions.folded(id);
         folded
-    }
-
-    fn begin_fold(&self, id: SessionId) -> Option<Epoch> {
-        let mut sessions = self.sessions.borrow_mut();
-        let owned = sessions.get_mut(&id).filter(|owned| !owned.is_folding)?;
-        owned.is_folding = true;
-        Some(owned.epoch)
-    }
-
-    fn folded(&self, id: SessionId) {
-        if let Some(owned) = self.sessions.borrow_mut().get_mut(&id) {
-            owned.is_folding = false;
-        }
     }
 
     async fn fold_now(&self, id: SessionId, epoch: Epoch) -> Option<()> {
@@ -360,12 +309,12 @@ impl Process {
     /// A commit of what `Gateway::snapshot` gives.
     async fn commit(self: Rc<Self>, id: SessionId) -> Option<()> {
         let hold = self.hold_unless(Mutation::CommitWithoutHold);
-        self.begin_fold(id)?;
+        self.sessions.begin_fold(id)?;
         let record = self.record(id).await;
         if let Some(root) = record.as_ref().and_then(|record| record.base) {
             self.store.copying(self.workspace.0, root);
         }
-        self.folded(id);
+        self.sessions.folded(id);
         let new = NewCommit {
             tree: record?.base?.name(),
             usage: Usage::default(),
@@ -382,7 +331,7 @@ impl Process {
     }
 
     async fn close(self: Rc<Self>, id: SessionId) -> Option<()> {
-        self.sessions.borrow_mut().remove(&id)?;
+        self.sessions.lose(id)?;
         let closed = self.store.close_session(TENANT, id).await;
         closed.ok()
     }
@@ -526,7 +475,7 @@ impl<'a> World<'a> {
             trees: ChunkTrees::new(Arc::<GatedChunks>::clone(&chunks), 1 << 20),
             chunks,
             store,
-            sessions: RefCell::default(),
+            sessions: Sessions::default(),
             workspace: (workspace.id, workspace.record),
             tenant,
             mutation: self.mutation,
@@ -561,28 +510,23 @@ impl<'a> World<'a> {
     }
 
     fn pick(&self, below: u64) -> u64 {
-        self.rng.u64() % below
+        pick(&self.rng, below)
     }
 
     fn index(&self, below: usize) -> usize {
-        usize::try_from(self.pick(u64::try_from(below).unwrap())).unwrap()
+        index(&self.rng, below)
     }
 
     /// Any session; rather the one that a walk comes to last, whose forks it may have passed.
     fn session(&self) -> Option<SessionId> {
         let process = self.process();
-        let mut ids: Vec<_> = process.sessions.borrow().keys().copied().collect();
-        ids.sort_by_key(|id| keyspace::session_meta(*id));
-        match self.pick(2) {
-            0 => ids.last().copied(),
-            _ => (!ids.is_empty()).then(|| ids[self.index(ids.len())]),
-        }
+        process.sessions.pick(&self.rng)
     }
 
     fn new_job(&self) -> Option<Job> {
         let (process, id) = (self.process(), self.session()?);
         let slot = u32::try_from(self.pick(u64::from(SLOTS))).unwrap();
-        let count = process.sessions.borrow().len();
+        let count = process.sessions.len();
         Some(match self.pick(100) {
             0..25 => Box::pin(process.write(id, slot, self.pick(CONTENTS))),
             25..30 => Box::pin(process.cut(id, slot)),
@@ -724,7 +668,7 @@ impl World<'_> {
     async fn race(&self, race: Race, job_steps: u32, steps: u32) -> Result<(), String> {
         let process = self.process();
         let gate = Arc::clone(&process.chunks.gate);
-        let ids: Vec<_> = process.sessions.borrow().keys().copied().collect();
+        let ids = process.sessions.ids();
         let last = ids.iter().max_by_key(|id| keyspace::session_meta(**id));
         let id = *last.unwrap();
         for slot in 0..3 {

@@ -21,6 +21,7 @@ use super::{
     Tally, clock,
 };
 use crate::model::{FILE, FILLERS, Job, SLOTS, TENANT, add, step};
+use crate::owned::{index, pick};
 
 /// A process and what runs in it.
 struct Running {
@@ -112,21 +113,16 @@ impl World {
     }
 
     fn pick(&self, below: u64) -> u64 {
-        self.rng.u64() % below
+        pick(&self.rng, below)
     }
 
     fn index(&self, below: usize) -> usize {
-        usize::try_from(self.pick(u64::try_from(below).unwrap())).unwrap()
+        index(&self.rng, below)
     }
 
     /// A session of a process; rather the one that a walk comes to last.
     fn session(&self, process: &Process) -> Option<SessionId> {
-        let mut ids: Vec<_> = process.sessions.borrow().keys().copied().collect();
-        ids.sort_by_key(|id| keyspace::session_meta(*id));
-        match self.pick(2) {
-            0 => ids.last().copied(),
-            _ => (!ids.is_empty()).then(|| ids[self.index(ids.len())]),
-        }
+        process.sessions.pick(&self.rng)
     }
 
     fn new_job(&self, at: usize) -> Option<Job> {
@@ -136,7 +132,7 @@ impl World {
         };
         let slot = u32::try_from(self.pick(u64::from(SLOTS))).unwrap();
         let count = self.running.iter();
-        let count: usize = count.map(|it| it.process.sessions.borrow().len()).sum();
+        let count: usize = count.map(|it| it.process.sessions.len()).sum();
         Some(match self.pick(100) {
             0..30 => Box::pin(process.write(id, slot, self.pick(CONTENTS))),
             30..42 => Box::pin(process.remove(id, slot)),

@@ -115,7 +115,7 @@ impl Process {
             match self.store.remove_deleted(&deletion, 2).await.ok()? {
                 Removal::Sessions(sessions) => {
                     for id in sessions {
-                        self.sessions.borrow_mut().remove(&id);
+                        self.sessions.lose(id);
                         match self.store.close_session(TENANT, id).await {
                             Ok(()) | Err(StoreError::NotFound { .. }) => {}
                             Err(_) => return None,
@@ -236,7 +236,7 @@ impl Process {
                 match self.store.remove_deleted(deletion, 2).await {
                     Ok(Removal::Sessions(sessions)) => {
                         for id in sessions {
-                            self.sessions.borrow_mut().remove(&id);
+                            self.sessions.lose(id);
                             drop(self.store.close_session(TENANT, id).await);
                         }
                     }
